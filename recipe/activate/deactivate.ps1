@@ -1,0 +1,3 @@
+if ($Env:_DSWIN_SET_USE_LIBUV) {
+    Remove-Item Env:USE_LIBUV, Env:_DSWIN_SET_USE_LIBUV
+}

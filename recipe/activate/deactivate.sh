@@ -1,0 +1,3 @@
+if [ -n "${_DSWIN_SET_USE_LIBUV:-}" ]; then
+    unset USE_LIBUV _DSWIN_SET_USE_LIBUV
+fi
