@@ -1,0 +1,350 @@
+"""A conda channel made of wheels, for networks where a package index answers and no conda channel does.
+
+The same recipe, with the same requirements, solves and builds against it: the packages carry conda-forge's names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+from packaging.requirements import Requirement
+
+from .errors import BadInput, MachineLacks
+from .interpreter import describe_python
+from .shims import describe_gcc
+from .wheels import CONVERTER_VERSION, Source, convert_wheel, marker_environment
+
+Progress = Callable[[str], None]
+
+#: A folder with this file at its root holds packages that fit the machine that made them. It is never to be published.
+FIXTURE_MARK = "BUILD-FIXTURE.txt"
+_FIXTURE_TEXT = """\
+BUILD FIXTURE - DO NOT PUBLISH
+
+The packages in this folder were made of wheels and of parts of this machine, to build and test deepspeed-win where no
+conda channel answers. They carry the names of conda-forge's packages and are not those packages.
+"""
+
+#: What DeepSpeed needs to build and to run beside torch, by its name on the package index.
+PROJECTS = (
+    "einops", "hjson", "msgpack", "ninja", "numpy", "packaging", "pip", "psutil", "py-cpuinfo", "pydantic", "pyyaml",
+    "setuptools", "tqdm", "wheel",
+)  # fmt: skip
+
+_ACCELERATED = re.compile(r"(nvidia|cuda|rocm)\b.*", re.IGNORECASE)
+
+#: What a platform takes from the machine itself: each function gives sources for a version of Python.
+LOCAL_SOURCES: Mapping[str, tuple[Callable[[str], list[Source]], ...]] = {
+    "linux-64": (describe_python, describe_gcc),
+}
+
+
+@dataclass(frozen=True)
+class Deps:
+    """What a variant of the recipe needs.
+
+    :param platform: a conda subdir, ``linux-64``.
+    :param python: ``3.11``.
+    :param torch: ``2.13``; a third number pins the patch release.
+    :param pins: versions of other projects, by their name on the package index: ``{"numpy": "==1.26.*"}``.
+    """
+
+    platform: str
+    python: str
+    torch: str
+    pins: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for what, value, pattern in (
+            ("Python", self.python, r"3\.\d+"),
+            ("torch", self.torch, r"\d+\.\d+(\.\d+)?"),
+        ):
+            if not re.fullmatch(pattern, value):
+                raise BadInput(f"{value!r} is no version of {what}.", fix="Write it like 3.11, torch like 2.13.")
+
+    @property
+    def requirements(self) -> list[str]:
+        """The requirements in pip's words, torch first."""
+        pins = {name: spec if not spec[:1].isdigit() else f"=={spec}" for name, spec in self.pins.items()}
+        # pip looks at this machine's markers: aiming at Windows from elsewhere it would miss tqdm's colorama.
+        windows = {"colorama"} if self.platform == "win-64" else set()
+        names = sorted({*PROJECTS, *windows, *pins} - {"torch"})
+        return [f"torch=={self.torch}.*", *(name + pins.get(name, "") for name in names)]
+
+    @property
+    def label(self) -> str:
+        return f"{self.platform}-py{self.python}-torch{self.torch}"
+
+
+def make_channel(
+    root: Path,
+    *,
+    platform: str,
+    python: str,
+    torch: str,
+    pins: Mapping[str, str] | None = None,
+    progress: Progress = lambda _: None,
+) -> Path:
+    """Make the channel, or find it made, and return its folder, ``root/<platform>-py<python>-torch<torch>-<digest>``.
+
+    The digest covers the requirements, this machine's Python and compilers, and the converter. So the folder's being
+    there means that nothing is to be done, and neither pip nor the network is asked. Each package is kept by its own
+    input too: after a change, only what changed is made again.
+
+    :param root: a cache folder, shared by all channels. A second process waits for the first.
+    :raises BadInput: a platform or Python that this machine cannot serve.
+    :raises MachineLacks: no compiler, no CPU build of torch, no network, no space.
+    """
+    root = Path(root).absolute()
+    deps = Deps(platform, python, torch, pins or {})
+    local = list_local_sources(platform, python)
+    inputs = {
+        "requirements": deps.requirements,
+        "local": {source.name: source.identity for source in local},
+        "converter": CONVERTER_VERSION,
+    }
+    channel = root / f"{deps.label}-{_digest(inputs)[:8]}"
+    if channel.is_dir():
+        return channel
+    with (
+        _report_full_disk(root),
+        _lock(root, progress),
+        tempfile.TemporaryDirectory(dir=root, prefix=_SCRATCH, ignore_cleanup_errors=True) as scratch,
+    ):
+        if not channel.is_dir():
+            _fill(channel, root / "packages", Path(scratch), deps, local, inputs, progress)
+    return channel
+
+
+_SCRATCH = "scratch-"
+
+
+def _fill(
+    channel: Path,
+    store: Path,
+    scratch: Path,
+    deps: Deps,
+    local: list[Source],
+    inputs: Mapping[str, object],
+    progress: Progress,
+) -> None:
+    wheels = download_wheels(deps, scratch / "wheels", progress)
+    sources = [*local, *(_describe_wheel(wheel, deps) for wheel in wheels)]
+    packages = [_keep(store, source, scratch, progress) for source in sources]
+    progress(f"indexing {len(packages)} packages")
+    new = scratch / "channel"
+    for file in packages:
+        _link(file, new / _read_subdir(file) / file.name)
+    index_folder(new, deps.platform)
+    (new / FIXTURE_MARK).write_text(_FIXTURE_TEXT, encoding="utf-8")
+    (new / "inputs.json").write_text(json.dumps(inputs, indent=1), encoding="utf-8")
+    new.replace(channel)
+
+
+def list_local_sources(platform: str, python: str) -> list[Source]:
+    """What the packages for *platform* that do not come from wheels are made from: parts of this machine.
+
+    :raises BadInput: there is no recipe for that platform, or *python* is not the one that runs.
+    :raises MachineLacks: no compiler, or a Python that cannot be moved.
+    """
+    if platform not in LOCAL_SOURCES:
+        raise BadInput(
+            f"A deps channel for {platform} cannot be made from wheels.",
+            fix=f"Use one of: {', '.join(LOCAL_SOURCES)}; or take what is needed from conda channels (--deps conda).",
+        )
+    return [source for describe in LOCAL_SOURCES[platform] for source in describe(python)]
+
+
+def download_wheels(deps: Deps, folder: Path, progress: Progress) -> list[Path]:
+    """Let pip resolve the requirements for the target and put the wheels into *folder*.
+
+    torch is resolved first, on its metadata alone where the index serves it: a CUDA build would be gigabytes.
+
+    :raises MachineLacks: pip resolves torch to a build for an accelerator, or fails.
+    """
+    folder.mkdir()
+    report = folder / "report.json"
+    torch, *others = deps.requirements
+    target = _aim(deps)
+    progress(f"resolving {torch}")
+    _run_pip(["install", "--dry-run", "--ignore-installed", "--no-deps", "--report", str(report), *target, torch])
+    metadata = json.loads(report.read_text(encoding="utf-8"))["install"][0]["metadata"]
+    report.unlink()
+    check_cpu_build(metadata, deps)
+    progress(f"downloading torch {metadata['version']} and what DeepSpeed needs")
+    _run_pip(["download", "--dest", str(folder), *target, f"torch=={metadata['version']}", *others])
+    return sorted(folder.glob("*.whl"))
+
+
+def check_cpu_build(metadata: Mapping[str, object], deps: Deps) -> None:
+    """Refuse a torch that needs an accelerator's libraries.
+
+    :param metadata: the wheel's metadata as JSON, as in pip's report.
+    :raises MachineLacks: it is a CUDA, ROCm or XPU build.
+    """
+    version = str(metadata["version"])
+    environment = marker_environment(deps.platform, deps.python)
+    requires = [Requirement(str(line)) for line in metadata.get("requires_dist", [])]  # type: ignore[attr-defined]
+    heavy = [
+        r.name for r in requires if _ACCELERATED.fullmatch(r.name) and (not r.marker or r.marker.evaluate(environment))
+    ]
+    if heavy or re.search(r"\+(cu|rocm|xpu)", version):
+        raise MachineLacks(
+            f"pip finds torch {version}, a build for an accelerator, and no CPU build of torch {deps.torch}.",
+            fix="Point pip at a CPU wheel of torch (its version ends in +cpu): give pip an index or a folder that has "
+            "it, with PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS, and run again.",
+            log="\n".join(f"requires {name}" for name in heavy),
+        )
+
+
+def _aim(deps: Deps) -> list[str]:
+    """pip's options for the target. On the machine itself pip knows best which tags fit."""
+    options = ["--only-binary", ":all:"]
+    if deps.platform == "win-64" and sys.platform != "win32":
+        tag = "cp" + deps.python.replace(".", "")
+        options += ["--platform", "win_amd64", "--python-version", deps.python, "--implementation", "cp", "--abi", tag]
+    return options
+
+
+def _run_pip(arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "pip", *arguments]
+    environment = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_PROGRESS_BAR": "off"}
+    result = subprocess.run(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if not result.returncode:
+        return
+    log = "\n".join(result.stdout.strip().splitlines()[-20:])
+    if missing := re.search(r"No matching distribution found for (.+)", log):
+        what = f"pip finds no wheel for {missing[1].strip()}."
+        fix = "Check the version, and that pip's index has a wheel for this platform and Python (pip config list)."
+    elif "No space left on device" in log:
+        what, fix = "There is no space left for pip to download to.", "Free some space and run again."
+    elif "No module named pip" in log:
+        what, fix = f"{sys.executable} has no pip.", f"Run {sys.executable} -m ensurepip and try again."
+    else:
+        what, fix = "pip could not get the wheels.", "See pip's own words below; check the network and pip config list."
+    raise MachineLacks(what, fix=fix, log=log)
+
+
+def index_folder(channel: Path, platform: str) -> None:
+    """Write repodata.json for *platform* and noarch."""
+    import rattler
+
+    for subdir in (platform, "noarch"):
+        (channel / subdir).mkdir(parents=True, exist_ok=True)
+        asyncio.run(
+            rattler.index.index_fs(
+                channel, target_platform=rattler.Subdir(subdir), write_zst=False, write_shards=False, force=True
+            )
+        )
+    shutil.rmtree(channel / ".tmp", ignore_errors=True)
+
+
+# ---- The store: every package ever made, by what it was made of
+
+
+def _describe_wheel(wheel: Path, deps: Deps) -> Source:
+    project, version = wheel.name.split("-")[:2]
+    return Source(
+        project,
+        f"{_hash_file(wheel)} {deps.platform} {deps.python}",
+        f"converting {project} {version} ({_write_size(wheel)})",
+        lambda folder, digest: convert_wheel(wheel, folder, platform=deps.platform, python=deps.python, digest=digest),
+    )
+
+
+def _keep(store: Path, source: Source, scratch: Path, progress: Progress) -> Path:
+    """The package made from *source*, made now if the store lacks it."""
+    digest = _digest([source.name, source.identity, CONVERTER_VERSION])
+    home = store / f"{source.name}-{digest[:16]}"
+    if not home.is_dir():
+        progress(source.title)
+        work = Path(tempfile.mkdtemp(dir=scratch))
+        made = source.make(work, digest)
+        ready = work / "ready"
+        ready.mkdir()
+        made.replace(ready / made.name)
+        home.parent.mkdir(exist_ok=True)
+        ready.replace(home)
+    [package] = home.iterdir()
+    return package
+
+
+def _read_subdir(package: Path) -> str:
+    import rattler
+
+    return str(rattler.IndexJson.from_package_archive(package).subdir)
+
+
+def _link(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.hardlink_to(source)
+    except OSError:  # a file system without hard links
+        shutil.copyfile(source, target)
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _hash_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _write_size(path: Path) -> str:
+    size = path.stat().st_size
+    return f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
+
+
+@contextmanager
+def _lock(root: Path, progress: Progress) -> Iterator[None]:
+    root.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(root / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        progress(f"waiting for another process that works in {root}")
+        lock.acquire()
+    try:
+        # Whoever holds the lock is alone here: what is left over belongs to a process that was killed.
+        for left in root.glob(f"{_SCRATCH}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _report_full_disk(root: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise MachineLacks(
+            f"There is no space left below {root} or in {tempfile.gettempdir()}.",
+            fix="A channel needs about 2 GB while it is made. Free some space, or set TMPDIR, and run again.",
+        ) from error
