@@ -5,7 +5,6 @@ The same recipe, with the same requirements, solves and builds against it: the p
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import hashlib
 import json
@@ -23,6 +22,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from packaging.requirements import Requirement
 
+from .channel import FIXTURE_MARK, index_subdir
 from .errors import BadInput, MachineLacks
 from .interpreter import describe_python
 from .shims import describe_gcc
@@ -30,8 +30,6 @@ from .wheels import CONVERTER_VERSION, Source, convert_wheel, marker_environment
 
 Progress = Callable[[str], None]
 
-#: A folder with this file at its root holds packages that fit the machine that made them. It is never to be published.
-FIXTURE_MARK = "BUILD-FIXTURE.txt"
 _FIXTURE_TEXT = """\
 BUILD FIXTURE - DO NOT PUBLISH
 
@@ -149,7 +147,8 @@ def _fill(
     new = scratch / "channel"
     for file in packages:
         _link(file, new / _read_subdir(file) / file.name)
-    index_folder(new, deps.platform)
+    for subdir in (deps.platform, "noarch"):
+        index_subdir(new, subdir, compressed=False)
     (new / FIXTURE_MARK).write_text(_FIXTURE_TEXT, encoding="utf-8")
     (new / "inputs.json").write_text(json.dumps(inputs, indent=1), encoding="utf-8")
     new.replace(channel)
@@ -245,20 +244,6 @@ def _run_pip(arguments: list[str]) -> None:
     else:
         what, fix = "pip could not get the wheels.", "See pip's own words below; check the network and pip config list."
     raise MachineLacks(what, fix=fix, log=log)
-
-
-def index_folder(channel: Path, platform: str) -> None:
-    """Write repodata.json for *platform* and noarch."""
-    import rattler
-
-    for subdir in (platform, "noarch"):
-        (channel / subdir).mkdir(parents=True, exist_ok=True)
-        asyncio.run(
-            rattler.index.index_fs(
-                channel, target_platform=rattler.Subdir(subdir), write_zst=False, write_shards=False, force=True
-            )
-        )
-    shutil.rmtree(channel / ".tmp", ignore_errors=True)
 
 
 # ---- The store: every package ever made, by what it was made of

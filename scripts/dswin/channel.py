@@ -1,0 +1,213 @@
+"""A conda channel in a folder: read it, and add to it whole or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from conda_package_streaming.package_streaming import stream_conda_info
+from filelock import FileLock
+
+from .errors import BadInput, CheckFailed
+
+#: The subdirs that this project builds for; noarch must be there in every channel (CEP 26).
+SUBDIRS = ("noarch", "linux-64", "win-64")
+#: The folder beside the subdirs that holds the wheels of the same builds, for people who use pip.
+WHEELS = "wheels"
+#: A folder with this file at its root holds packages that fit the machine that made them. It is never to be published.
+FIXTURE_MARK = "BUILD-FIXTURE.txt"
+
+
+def check_folder(channel: Path) -> None:
+    """Make sure that ``channel`` is a channel or may become one.
+
+    :raises BadInput: it is a file, or a folder with other things in it, or a build fixture.
+    """
+    if channel.is_symlink() or channel.is_file():
+        raise BadInput(
+            f"{channel} is not a folder.", fix="Name a folder for --out, one that is a channel or does not exist."
+        )
+    if not channel.is_dir() or not any(channel.iterdir()):
+        return
+    if (channel / FIXTURE_MARK).exists():
+        raise BadInput(
+            f"{channel} is a build fixture, whose packages fit this machine only.", fix="Name another folder."
+        )
+    if not (channel / "noarch" / "repodata.json").is_file():
+        raise BadInput(
+            f"{channel} is not a conda channel: it has files in it and no noarch/repodata.json.",
+            fix="Name another folder for --out, or an empty one. Nothing was written.",
+        )
+
+
+def list_packages(channel: Path, name: str) -> list[dict]:
+    """Return the records (index.json with fn, subdir, sha256, ...) of one package in a channel folder; [] if there is none.
+
+    :raises BadInput: a repodata.json cannot be read.
+    """
+    records = []
+    for subdir in SUBDIRS:
+        path = channel / subdir / "repodata.json"
+        if not path.is_file():
+            continue
+        try:
+            repodata = json.loads(path.read_text(encoding="utf-8"))
+            packages = {**repodata.get("packages", {}), **repodata.get("packages.conda", {})}
+            records += [{"fn": fn, **record} for fn, record in packages.items() if record["name"] == name]
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise BadInput(
+                f"{path} is no repodata: {error}.", fix="Index the channel anew from its packages."
+            ) from error
+    return records
+
+
+def add(channel: Path, packages: Iterable[Path], wheels: Iterable[tuple[str, Path]] = ()) -> list[Path]:
+    """Add packages to a channel and index it. The channel is written beside itself and moved into place whole.
+
+    :param packages: .conda files; the subdir is read from each.
+    :param wheels: (folder below wheels/, .whl file).
+    :return: the packages' places in the channel.
+    :raises CheckFailed: a package of this file name is there already: a published name is never replaced.
+    :raises BadInput: ``channel`` is something else.
+    """
+    check_folder(channel)
+    channel.parent.mkdir(parents=True, exist_ok=True)
+    placed = []
+    with _lock(channel), _renew(channel) as new:
+        for package in packages:
+            target = new / read_subdir(package) / package.name
+            if target.exists():
+                raise CheckFailed(
+                    f"{channel} has a {package.name} already, and a published file name is never replaced.",
+                    fix="Give the build a new number (--build-number), or name another folder for --out.",
+                )
+            _place(package, target)
+            placed.append(channel / target.relative_to(new))
+        for folder, wheel in wheels:
+            _place(wheel, new / WHEELS / folder / wheel.name)
+        index(new)
+    return placed
+
+
+def reindex(channel: Path) -> int:
+    """Index an existing channel folder anew, beside itself and moved into place; return how many packages it has.
+
+    :raises BadInput: there is no folder of a known subdir in it, or a package in it cannot be read.
+    """
+    if not any((channel / subdir).is_dir() for subdir in SUBDIRS):
+        raise BadInput(
+            f"{channel} is not a conda channel: it has no {', '.join(SUBDIRS)}.", fix="Name a channel's folder."
+        )
+    with _lock(channel), _renew(channel) as new:
+        index(new)
+        return len(list(new.glob("*/*.conda")))
+
+
+def index(channel: Path) -> None:
+    """Write repodata.json, repodata.json.zst and run_exports.json for every subdir of a channel folder."""
+    for subdir in SUBDIRS:
+        if subdir != "noarch" and not (channel / subdir).is_dir():
+            continue
+        index_subdir(channel, subdir, compressed=True)
+        exports = {f.name: {"run_exports": read_run_exports(f)} for f in sorted((channel / subdir).glob("*.conda"))}
+        document = {"info": {"subdir": subdir, "version": 1}, "packages": {}, "packages.conda": exports}
+        path = channel / subdir / "run_exports.json"
+        path.unlink(missing_ok=True)
+        path.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="utf-8", newline="\n")
+
+
+def index_subdir(channel: Path, subdir: str, *, compressed: bool) -> None:
+    """Write repodata.json, and repodata.json.zst if ``compressed``, for one subdir, which is made if it is not there."""
+    import rattler
+
+    (channel / subdir).mkdir(parents=True, exist_ok=True)
+    # They may be hard links into the channel that is being replaced, and must not be written through.
+    for name in ("repodata.json", "repodata.json.zst"):
+        (channel / subdir / name).unlink(missing_ok=True)
+    asyncio.run(
+        rattler.index.index_fs(
+            channel, target_platform=rattler.Subdir(subdir), write_zst=compressed, write_shards=False, force=True
+        )
+    )
+    # rattler's scratch folder.
+    shutil.rmtree(channel / ".tmp", ignore_errors=True)
+
+
+def read_info(package: Path, names: Iterable[str]) -> dict[str, bytes]:
+    """Return the files ``names`` (like info/index.json) of a .conda archive that it has.
+
+    :raises BadInput: the archive cannot be read.
+    """
+    wanted, found = set(names), {}
+    try:
+        for tar, member in stream_conda_info(str(package)):
+            if member.name in wanted:
+                found[member.name] = tar.extractfile(member).read()
+    except Exception as error:  # zipfile, tarfile and zstandard each have their own
+        raise BadInput(
+            f"{package} is not a whole .conda package: {error}.", fix="Build or download it again."
+        ) from error
+    return found
+
+
+def read_subdir(package: Path) -> str:
+    """Return the subdir that a package says it belongs to."""
+    return json.loads(read_info(package, ["info/index.json"])["info/index.json"])["subdir"]
+
+
+def read_run_exports(package: Path) -> dict:
+    """Return a package's run exports (CEP 12); {} when it has none."""
+    return json.loads(read_info(package, ["info/run_exports.json"]).get("info/run_exports.json", b"{}"))
+
+
+def _place(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+    target.chmod(0o644)
+
+
+def _link(source: str, target: str) -> str:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or one without hard links
+        shutil.copy2(source, target)
+    return target
+
+
+@contextmanager
+def _renew(channel: Path) -> Iterator[Path]:
+    """Give a copy of the channel to change, of hard links, and move it into the channel's place if nothing is raised."""
+    new = Path(tempfile.mkdtemp(dir=channel.parent, prefix=f".{channel.name}-new-"))
+    try:
+        new.chmod(0o755)
+        if channel.is_dir():
+            shutil.copytree(channel, new, dirs_exist_ok=True, copy_function=_link)
+        yield new
+        _swap(new, channel)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _swap(new: Path, channel: Path) -> None:
+    old = new.with_name(new.name + "-old")
+    try:
+        if channel.exists():
+            os.replace(channel, old)
+        os.replace(new, channel)
+    finally:
+        # An error or Ctrl-C between the two: the old channel goes back.
+        if old.exists() and not channel.exists():
+            os.replace(old, channel)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def _lock(channel: Path) -> Iterator[None]:
+    with FileLock(channel.parent / f".{channel.name}.lock"):
+        yield

@@ -1,0 +1,186 @@
+"""The command line: it parses and prints; the modules beside it do the work."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import click
+from rich.console import Console
+
+from . import __version__, errors
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPE = ROOT / "recipe"
+CACHE = ROOT / ".dswin"
+
+#: For people, on standard error; standard output is for what a program may read.
+console = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def show_progress() -> Callable[[str], None]:
+    """Return a function that prints one line a step, with the seconds since the start."""
+    start = time.monotonic()
+
+    def report(message: str) -> None:
+        console.print(f"[dim]{time.monotonic() - start:6.1f} s[/dim]  {message}", markup=True)
+
+    return report
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="dswin")
+def dswin() -> None:
+    """DeepSpeed for Windows and Linux, compiled ahead of time: build it, test it, put it into a channel.
+
+    Exit codes: 0 done, 1 a check found something, 2 bad input, 3 this machine lacks something, 130 interrupted.
+    """
+
+
+@dswin.command()
+@click.option("--target", metavar="PLATFORM", help="win-64 or linux-64.  [default: this machine's]")
+@click.option("--variant", help="cuda121, cuda130 or cpu.  [default: cuda121 for win-64, cpu for linux-64]")
+@click.option("--python", "python", metavar="X.Y", help="The package's Python.  [default: the one that runs dswin]")
+@click.option(
+    "--deps",
+    type=click.Choice(["auto", "conda", "pypi"]),
+    default="auto",
+    show_default=True,
+    help="Where the dependencies come from: conda channels, a channel made of wheels, or whichever answers first.",
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=ROOT / "channel", help="The channel folder.  [default: channel]"
+)
+@click.option("--build-number", type=click.IntRange(min=0), help="[default: the first that the channel does not have]")
+@click.option("--require-gpu", is_flag=True, help="The package's tests fail where they find no GPU.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was built as JSON.")
+def build(
+    target: str | None,
+    variant: str | None,
+    python: str | None,
+    deps: str,
+    out: Path,
+    build_number: int | None,
+    require_gpu: bool,
+    as_json: bool,
+) -> None:
+    """Compile, package and test one variant of the recipe, and add it to a local channel."""
+    from . import binaries
+    from . import build as builder
+
+    platform = target or builder.this_platform()
+    if platform != builder.this_platform():
+        raise errors.BadInput(
+            f"A package for {platform} cannot be built on {builder.this_platform()} by this version.",
+            fix="Run dswin build on a machine of that platform.",
+        )
+    built = builder.build(
+        RECIPE,
+        out,
+        CACHE,
+        platform=platform,
+        variant=variant or ("cuda121" if platform == "win-64" else "cpu"),
+        python=python or builder.this_python(),
+        deps=cast(builder.Deps, deps),
+        number=build_number,
+        require_gpu=require_gpu,
+        progress=show_progress(),
+    )
+    if as_json:
+        document = {
+            "package": str(built.package),
+            "wheel": str(built.wheel),
+            "channels": built.channels,
+            "ops": [binary.to_json() for binary in built.binaries],
+        }
+        click.echo(json.dumps(document, indent=1))
+        return
+    console.print(binaries.table(built.binaries))
+    size = built.package.stat().st_size / 2**20
+    click.echo(f"\nPackage  {built.package}  ({size:.1f} MiB)")
+    click.echo(f"Wheel    {built.wheel}")
+    channels = " ".join(f"-c {url}" for url in built.channels)
+    click.echo(f"Install  conda create -n ds --override-channels {channels} deepspeed-win")
+
+
+@dswin.command(context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def test(arguments: tuple[str, ...]) -> int:
+    """Run this project's own tests; ARGUMENTS go to pytest."""
+    done = subprocess.run([sys.executable, "-m", "pytest", *(arguments or ("tests",))], cwd=ROOT, check=False)
+    # pytest says 2 for interrupted, 5 for no tests; everything but 0 is a finding here.
+    return 0 if done.returncode == 0 else 1
+
+
+@dswin.group()
+def channel() -> None:
+    """A conda channel in a folder."""
+
+
+@channel.command("index")
+@click.argument("folder", type=click.Path(path_type=Path))
+def index_channel(folder: Path) -> None:
+    """Write repodata.json, repodata.json.zst and run_exports.json anew from the packages in FOLDER."""
+    from . import channel as channels
+
+    count = channels.reindex(folder.absolute())
+    click.echo(f"{folder}: {count} packages indexed")
+
+
+@dswin.command("binaries")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True)
+def show_binaries(files: tuple[Path, ...], as_json: bool) -> None:
+    """Show what is in compiled extensions (.so, .pyd): vector code, OpenMP, GPU architectures."""
+    from . import binaries
+
+    found = [binaries.read(file) for file in files]
+    if as_json:
+        click.echo(json.dumps([binary.to_json() for binary in found], indent=1))
+    else:
+        Console(highlight=False).print(binaries.table(found))
+
+
+def report(error: errors.DswinError) -> None:
+    """Print an error for a person: what, what the log says, what to do."""
+    console.print("[bold red]error:[/bold red]", end=" ")
+    console.print(error.what, markup=False)
+    if error.log:
+        console.print(error.log, markup=False, style="dim")
+    console.print("[bold]what to do:[/bold]", end=" ")
+    console.print(error.fix, markup=False)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit code; no traceback reaches a user unless DSWIN_DEBUG is set."""
+    try:
+        return dswin.main(args=arguments, prog_name="dswin", standalone_mode=False) or 0
+    except errors.DswinError as error:
+        report(error)
+        return error.exit_code
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.ClickException as error:
+        error.show()
+        return errors.BadInput.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        console.print("interrupted; nothing was added to the channel")
+        return errors.INTERRUPTED
+    except OSError as error:
+        if os.environ.get("DSWIN_DEBUG"):
+            raise
+        full = error.errno == errno.ENOSPC
+        what = "The disk is full." if full else f"{error.strerror or error}: {error.filename or ''}".rstrip(": ")
+        report(
+            errors.MachineLacks(
+                what, fix="Free some space and run again." if full else "Check that folder's permissions."
+            )
+        )
+        return errors.MachineLacks.exit_code

@@ -1,0 +1,33 @@
+"""Runs `dswin` as a user does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Build:
+    """What `dswin build` made."""
+
+    out: Path
+    package: Path
+    wheel: Path
+    channels: list[str]
+    ops: list[dict]
+
+
+def run_dswin(*arguments: str, timeout: float = 1800) -> subprocess.CompletedProcess[str]:
+    """Run the command line as a user does, and show what it says when a test fails."""
+    command = [sys.executable, "-m", "dswin", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "scripts")}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=timeout
+    )
+    print(done.stderr, done.stdout, sep="\n")
+    return done

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from dswin import channel
+from dswin.errors import BadInput, CheckFailed
+from dswin.wheels import Member, write_package
+
+
+def make_package(folder: Path, number: int = 0, subdir: str = "linux-64", run_exports: dict | None = None) -> Path:
+    """A tiny real package."""
+    index = {
+        "name": "tiny",
+        "version": "1.0",
+        "build": f"cpu_py311_{number}",
+        "build_number": number,
+        "depends": [],
+        "subdir": subdir,
+    }
+    folder = folder / subdir
+    folder.mkdir(parents=True, exist_ok=True)
+    info = {"run_exports.json": run_exports} if run_exports else {}
+    members = [Member.from_bytes("share/tiny.txt", b"tiny\n")]
+    return write_package(folder, index, members, about={}, info=info)
+
+
+def list_tree(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_a_first_package_makes_a_channel(tmp_path: Path) -> None:
+    package = make_package(tmp_path / "made", run_exports={"weak": ["tiny >=1"]})
+    out = tmp_path / "a folder" / "channel"
+    [placed] = channel.add(out, [package], [("cpu", package)])
+    assert placed == out / "linux-64" / package.name
+    assert (out / "wheels" / "cpu" / package.name).is_file()
+    assert json.loads((out / "noarch" / "repodata.json").read_text())["packages.conda"] == {}
+    assert (out / "linux-64" / "repodata.json.zst").is_file()
+    exports = json.loads((out / "linux-64" / "run_exports.json").read_text())
+    assert exports["packages.conda"] == {package.name: {"run_exports": {"weak": ["tiny >=1"]}}}
+    assert [record["build"] for record in channel.list_packages(out, "tiny")] == ["cpu_py311_0"]
+    assert stat.S_IMODE(placed.stat().st_mode) == 0o644
+    assert stat.S_IMODE(out.stat().st_mode) == 0o755
+
+
+def test_a_second_package_joins_the_first(tmp_path: Path) -> None:
+    out = tmp_path / "channel"
+    channel.add(out, [make_package(tmp_path / "made", 0)])
+    channel.add(out, [make_package(tmp_path / "made", 1), make_package(tmp_path / "made", 0, "win-64")])
+    assert len(channel.list_packages(out, "tiny")) == 3
+    assert (out / "win-64" / "repodata.json").is_file()
+    assert [p.name for p in tmp_path.iterdir() if "-new-" in p.name] == []
+
+
+def test_a_file_name_is_never_replaced(tmp_path: Path) -> None:
+    out = tmp_path / "channel"
+    package = make_package(tmp_path / "made")
+    channel.add(out, [package])
+    before = list_tree(out)
+    with pytest.raises(CheckFailed, match="never replaced"):
+        channel.add(out, [package])
+    assert list_tree(out) == before
+
+
+def test_a_failure_leaves_the_channel_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "channel"
+    channel.add(out, [make_package(tmp_path / "made")])
+    before = list_tree(out)
+
+    def fail(_: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(channel, "index", fail)
+    with pytest.raises(KeyboardInterrupt):
+        channel.add(out, [make_package(tmp_path / "made", 1)])
+    assert list_tree(out) == before
+    assert [p.name for p in tmp_path.iterdir() if "-new-" in p.name] == []
+
+
+def test_a_failed_swap_puts_the_old_channel_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "channel"
+    channel.add(out, [make_package(tmp_path / "made")])
+    before = list_tree(out)
+    package = make_package(tmp_path / "made", 1)
+    replace = os.replace
+
+    def fail_for_new(source: Path, target: Path) -> None:
+        if "-new-" in str(source) and not str(source).endswith("-old"):
+            raise OSError("the disk went away")
+        replace(source, target)
+
+    monkeypatch.setattr(channel.os, "replace", fail_for_new)
+    with pytest.raises(OSError, match="went away"):
+        channel.add(out, [package])
+    assert list_tree(out) == before
+
+
+@pytest.mark.parametrize("content", ["file", "folder", "fixture"])
+def test_what_is_no_channel_is_refused_and_left_alone(tmp_path: Path, content: str) -> None:
+    out = tmp_path / "channel"
+    if content == "file":
+        out.write_text("mine")
+    else:
+        out.mkdir()
+        (out / {"folder": "thesis.docx", "fixture": channel.FIXTURE_MARK}[content]).write_text("mine")
+    with pytest.raises(BadInput):
+        channel.add(out, [make_package(tmp_path / "made")])
+    assert b"mine" in (out.read_bytes() if content == "file" else list_tree(out).popitem()[1])
+
+
+def test_a_half_package_is_refused(tmp_path: Path) -> None:
+    package = make_package(tmp_path / "made")
+    package.write_bytes(package.read_bytes()[:-200])
+    with pytest.raises(BadInput, match="not a whole"):
+        channel.add(tmp_path / "channel", [package])
+    assert not (tmp_path / "channel").exists()
+
+
+def test_broken_repodata_is_named(tmp_path: Path) -> None:
+    out = tmp_path / "channel"
+    channel.add(out, [make_package(tmp_path / "made")])
+    (out / "linux-64" / "repodata.json").write_text("{")
+    with pytest.raises(BadInput, match="is no repodata"):
+        channel.list_packages(out, "tiny")
+    assert channel.reindex(out) == 1
+    assert len(channel.list_packages(out, "tiny")) == 1
+
+
+def test_reindexing_something_else_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="not a conda channel"):
+        channel.reindex(tmp_path)
