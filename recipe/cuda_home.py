@@ -35,11 +35,13 @@ def link_or_copy(source: Path, target: Path) -> None:
         target.symlink_to(source)
 
 
-def merge(sources: list[Path], target: Path, wanted: Callable[[Path], bool]) -> int:
-    """Bring every wanted file below ``sources`` to the same place below ``target``; the first source wins. Return how many."""
+def merge(
+    sources: list[Path], target: Path, wanted: Callable[[Path], bool] = lambda _: True, pattern: str = "**/*"
+) -> int:
+    """Bring the wanted files of ``sources`` to the same place below ``target``; the first source wins. Return how many."""
     count = 0
     for source in sources:
-        for file in sorted(p for p in source.rglob("*") if p.is_file() and wanted(p)):
+        for file in sorted(p for p in source.glob(pattern) if p.is_file() and wanted(p)):
             place = target / file.relative_to(source)
             if not os.path.lexists(place):
                 link_or_copy(file, place)
@@ -64,17 +66,17 @@ def assemble(prefixes: list[Path], into: Path, windows: bool) -> None:
     merge(
         compilers[:1],
         into / "bin",
-        lambda p: p.name.removesuffix(exe) in tools or p.name == "nvcc.profile" or "crt" in p.parts,
+        lambda p: p.name.removesuffix(exe) in tools or p.name == "nvcc.profile" or p.parent.name == "crt",
     )
-    merge([r / "nvvm" for r in found], into / "nvvm", lambda p: True)
-    merge([r / "include" for r in found], into / "include", lambda p: True)
+    merge([r / "nvvm" for r in found], into / "nvvm")
+    merge([r / "include" for r in found], into / "include")
     if windows:
-        libraries = [f for r in found for f in (r / "lib" / "x64", r / "lib") if f.is_dir()]
-        merge(libraries, into / "lib" / "x64", lambda p: p.suffix == ".lib" and p.parent in libraries)
+        libraries = [f for r in found for f in (r / "lib" / "x64", r / "lib")]
+        merge(libraries, into / "lib" / "x64", pattern="*.lib")
         needed = into / "lib" / "x64" / "cudart.lib"
     else:
         libraries = [r / "lib" for r in found]
-        merge(libraries, into / "lib64", lambda p: p.parent in libraries and p.name.startswith(("libcu", "libnv")))
+        merge(libraries, into / "lib64", lambda p: p.name.startswith(("libcu", "libnv")), pattern="*")
         needed = into / "lib64" / "libcudart.so"
     if not needed.exists():
         sys.exit(

@@ -45,7 +45,7 @@ def runtime_of(dependents: str) -> str:
 
 def exports_of(listing: str) -> list[str]:
     """Return the names that ``dumpbin /exports`` lists."""
-    return re.findall(r"^ +\d+ +[0-9A-F]+ (?:[0-9A-F]{8} )?(\w+)", listing, re.MULTILINE)
+    return re.findall(r"^ +\d+ +[0-9A-F]+ (?:[0-9A-F]{8}| {8}) ([^\s\[]\S*)", listing, re.MULTILINE)
 
 
 def find(name: str, folders: list[Path]) -> Path:

@@ -15,7 +15,7 @@ goto :run
 :make
 set "CHECK=import sys, venv; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))"
 set "PYTHON="
-if defined DSWIN_PYTHON set "PYTHON="%DSWIN_PYTHON%""
+if defined DSWIN_PYTHON set PYTHON="%DSWIN_PYTHON%"
 if defined PYTHON goto :found
 for %%p in ("py -3.11" "py -3.12" "py -3.10" "python" "python3") do (
     if not defined PYTHON %%~p -c "%CHECK%" >nul 2>nul && set "PYTHON=%%~p"

@@ -52,7 +52,7 @@ def read_report(text: str) -> dict[str, tuple[bool, bool]]:
     "compatible" is whether the op could also be built here; without a CUDA toolkit that is [NO] for ops that work.
     """
     plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    rows = re.findall(r"^(\w+) \.+ *\[(YES|NO)\] \.* *\[(OKAY|NO)\]", plain, re.MULTILINE)
+    rows = re.findall(r"^(\w+) \.* *\[(YES|NO)\] \.* *\[(OKAY|NO)\]", plain, re.MULTILINE)
     return {name: (installed == "YES", compatible == "OKAY") for name, installed, compatible in rows}
 
 
