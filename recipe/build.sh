@@ -50,6 +50,8 @@ export DS_ENABLE_NINJA=1
 # ---- The same bytes from the same inputs: times (the day of the sdist), the order of sets, paths.
 export SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-1792454400}"
 export PYTHONHASHSEED=0
+# Or Python leaves .pyc files of its own library in the host environment, and conda-build packs them as ours.
+export PYTHONDONTWRITEBYTECODE=1
 # CFLAGS, since setuptools compiles C++ with these; torch's headers put __FILE__ into every check.
 export CFLAGS="${CFLAGS:-} -ffile-prefix-map=${SRC_DIR}=deepspeed -ffile-prefix-map=${PREFIX}=prefix"
 
