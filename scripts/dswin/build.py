@@ -281,12 +281,13 @@ def _name_step(line: str) -> str | None:
 
 
 def _last_words(lines: list[str], count: int = 40) -> list[str]:
-    """Return the lines that explain a failure: from the first error on, else the last ones."""
-    marks = (": error", "fatal error", "error:", "ERROR:", "FAILED:", "Error:", "error C", "LNK")
+    """Return the lines that explain a failure: those around the first error, else the last ones."""
+    lines = [line for line in lines if line.strip()]
+    marks = (": error", "fatal error", "error:", "ERROR:", "FAILED:", "Error:", "error C", "LNK", "Script failed")
     first = next((n for n, line in enumerate(lines) if any(mark in line for mark in marks)), None)
     if first is None:
         return lines[-count:]
-    return [*lines[max(0, first - 2) : first + count // 2], "...", *lines[-count // 2 :]]
+    return lines[max(0, first - 12) : first + count - 12]
 
 
 def _end(process: subprocess.Popen) -> None:
