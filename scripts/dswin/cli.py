@@ -22,7 +22,7 @@ RECIPE = ROOT / "recipe"
 CACHE = ROOT / ".dswin"
 
 #: For people, on standard error; standard output is for what a program may read.
-console = Console(stderr=True, highlight=False, soft_wrap=True)
+console = Console(stderr=True, highlight=False, soft_wrap=True, width=None if sys.stderr.isatty() else 120)
 
 
 def show_progress() -> Callable[[str], None]:
