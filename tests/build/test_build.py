@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from conda_package_streaming.package_streaming import stream_conda_component
 
 from building import ROOT, Build, run_dswin
 from dswin import channel, ops
@@ -40,12 +41,17 @@ def test_the_metadata_pins_torch_and_python(built: Build) -> None:
     assert record["build_number"] == 0
 
 
-def test_no_path_of_this_machine_is_in_the_package(built: Build) -> None:
-    names = ("info/recipe/rendered_recipe.yaml", "info/recipe/recipe.yaml", "info/index.json", "info/about.json")
-    texts = channel.read_info(built.package, names)
-    assert len(texts) >= 3
-    for name, text in texts.items():
-        assert str(ROOT).encode() not in text, name
+def test_no_path_of_this_machine_is_in_what_is_installed(built: Build) -> None:
+    paths = json.loads(channel.read_info(built.package, ["info/paths.json"])["info/paths.json"])["paths"]
+    rewritten = {path["_path"] for path in paths if path.get("prefix_placeholder")}
+    named = set()
+    for tar, member in stream_conda_component(str(built.package), component="pkg"):
+        if member.isfile() and str(ROOT).encode() in tar.extractfile(member).read():
+            named.add(member.name)
+    # The installer puts the user's own prefix in these; no op is among them.
+    assert named <= rewritten
+    assert rewritten
+    assert all(path.startswith("bin/") for path in rewritten)
 
 
 def test_the_optimizers_hold_avx2_and_openmp_and_nothing_else(built: Build) -> None:
@@ -62,8 +68,9 @@ def test_the_optimizers_hold_avx2_and_openmp_and_nothing_else(built: Build) -> N
 
 
 def test_the_package_is_small(built: Build) -> None:
-    # 17.6 MiB with upstream's debug information.
-    assert built.package.stat().st_size < 3 * 2**20
+    # With upstream's debug information the ops alone take most of 17.6 MiB. What is left is Python and op sources.
+    assert sum(op["size"] for op in built.ops) < 2 * 2**20
+    assert built.package.stat().st_size < 5 * 2**20
 
 
 def test_the_wheel_asks_for_the_torch_it_was_built_with(built: Build) -> None:

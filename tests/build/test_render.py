@@ -108,8 +108,6 @@ def in_terms_of_recipe(table: dict[str, Any]) -> dict[str, Any]:
     for row in table["variants"] + table["with variables"]["variants"]:
         # rattler-build leaves an empty variable away. jobs.py takes an empty one for a missing one.
         row["env"] = {name: value for name, value in row["env"].items() if value}
-        *commands, contents = row["test"]
+        *row["test"], contents = row["test"]
         assert contents.startswith('python -c "from importlib.metadata import files;')
-        # rattler-build copies test files without their folders.
-        row["test"] = [command.replace("python tests/", "python ") for command in commands]
     return table
