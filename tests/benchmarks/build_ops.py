@@ -1,6 +1,6 @@
 """How fast the ops are compiled: the recipe's way against upstream's own, in one run.
 
-    python tests/benchmarks/build_ops.py [--rounds N]
+    .venv/bin/python tests/benchmarks/build_ops.py [--ops NAME,NAME] [--rounds N]
 
 Both compile the same ops against the same torch in the environment of the deps channel: upstream's source and setup.py as they
 stand, one file after the other; ours patched, with ninja on all cores (DS_ENABLE_NINJA, MAX_JOBS). Then a rebuild after one op's
@@ -23,10 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from dswin import build, source  # noqa: E402
-
-#: The ops of the CPU variant; what build.sh asks for.
-FLAGS = ("FUSED_ADAM", "CPU_ADAM", "CPU_ADAGRAD", "CPU_LION", "PIN_MEMORY", "SHM_COMM")
+from dswin import build, ops, source  # noqa: E402
 
 
 def make_environment(prefix: Path, channels: list[str], python: str, torch: str) -> None:
@@ -65,15 +62,15 @@ def unpack(sdist: Path, into: Path, patched: bool) -> None:
         subprocess.run(["patch", "-p1", "-s", "-i", str(patch)], cwd=into, check=True)
 
 
-def compile_ops(tree: Path, prefix: Path, ninja: bool) -> float:
-    """Compile the ops of ``tree`` and return the seconds it took."""
+def compile_ops(tree: Path, prefix: Path, flags: list[str], ninja: bool) -> float:
+    """Compile the ops that ``flags`` switch on and return the seconds it took."""
     environment = {
         **os.environ,
         "PATH": f"{prefix}/bin:{os.environ['PATH']}",
         "CONDA_PREFIX": str(prefix),
         "DS_ACCELERATOR": "cpu",
         "DS_BUILD_SIMD": "avx2",
-        **{f"DS_BUILD_{flag}": "1" for flag in FLAGS},
+        **dict.fromkeys(flags, "1"),
         **({"DS_ENABLE_NINJA": "1", "MAX_JOBS": str(os.cpu_count())} if ninja else {}),
     }
     start = time.perf_counter()
@@ -93,28 +90,32 @@ def compile_ops(tree: Path, prefix: Path, ninja: bool) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ops", default="cpu_adam,cpu_adagrad,cpu_lion", help="names of ops.yaml, or all")
     parser.add_argument("--rounds", type=int, default=1, help="each way is timed so often, in turn")
     arguments = parser.parse_args()
     cache, recipe = ROOT / ".dswin", ROOT / "recipe"
     platform, python = build.this_platform(), build.this_python()
     variant = build.choose(recipe, platform, "cpu", python)
+    built = [op for op in ops.read(recipe) if op.is_built(platform, "cpu")]
+    chosen = [op for op in built if arguments.ops == "all" or op.name in arguments.ops.split(",")]
+    flags = [op.flag for op in chosen]
     channels = build.find_deps("pypi", cache, recipe, platform, variant, print)
     sdist = source.fetch(source.read(recipe), cache / "source", print)
     with tempfile.TemporaryDirectory() as folder:
         prefix = Path(folder) / "prefix"
         make_environment(prefix, channels, python, build.torch_of(recipe, platform, "cpu"))
-        print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {len(FLAGS)} ops")
+        print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, ops: {', '.join(op.name for op in chosen)}")
         for round_number in range(arguments.rounds):
             seconds = {}
             for name, ninja in (("upstream", False), ("ours", True)):
                 tree = Path(folder) / name
                 shutil.rmtree(tree, ignore_errors=True)
                 unpack(sdist, tree, patched=ninja)
-                seconds[name] = compile_ops(tree, prefix, ninja)
+                seconds[name] = compile_ops(tree, prefix, flags, ninja)
                 print(f"round {round_number + 1}: {name:9} {seconds[name]:6.1f} s", flush=True)
             touched = Path(folder) / "ours" / "csrc" / "adagrad" / "cpu_adagrad.cpp"
             touched.write_text(touched.read_text() + "\n")
-            again = compile_ops(Path(folder) / "ours", prefix, ninja=True)
+            again = compile_ops(Path(folder) / "ours", prefix, flags, ninja=True)
             print(f"round {round_number + 1}: ours again after touching one op's source {again:6.1f} s")
             print(
                 f"ratio: {seconds['upstream'] / seconds['ours']:.2f} x as fast as upstream's way; "
