@@ -81,8 +81,9 @@ set "PATH=%SRC_DIR%\cuda_home\bin;%PATH%"
 :: A wheel first, for people who use pip; installing from a folder of wheels leaves no direct_url.json with our path in it.
 "%PYTHON%" -m pip wheel . --no-deps --no-build-isolation --no-index --no-cache-dir --wheel-dir dist -v || exit /b 1
 "%PYTHON%" -m pip install deepspeed --no-deps --no-index --find-links dist --no-compile -v || exit /b 1
-:: .pyc files that are checked by the hash of their source: the time of this build is not in them.
-"%PYTHON%" -m compileall -q -j 0 --invalidation-mode checked-hash "%SP_DIR%\deepspeed" || exit /b 1
+:: .pyc files that are checked by the hash of their source, with short paths: neither the time nor the place of this build is
+:: in them.
+"%PYTHON%" -m compileall -q -j 0 --invalidation-mode checked-hash -s "%PREFIX%" "%SP_DIR%\deepspeed" || exit /b 1
 
 :: torch 2.4 to 2.7 for Windows is built without libuv and asks for it. Patch 0005 covers every python that imports
 :: DeepSpeed; these scripts cover torchrun, which does not.

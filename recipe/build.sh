@@ -85,7 +85,8 @@ done
 # A wheel first, for people who use pip; installing from a folder of wheels leaves no direct_url.json with our path in it.
 "${PYTHON}" -m pip wheel . --no-deps --no-build-isolation --no-index --no-cache-dir --wheel-dir dist -v
 "${PYTHON}" -m pip install deepspeed --no-deps --no-index --find-links dist --no-compile -v
-# .pyc files that are checked by the hash of their source: the time of this build is not in them.
-"${PYTHON}" -m compileall -q -j 0 --invalidation-mode checked-hash "${SP_DIR}/deepspeed"
+# .pyc files that are checked by the hash of their source, with short paths: neither the time nor the place of this build is
+# in them.
+"${PYTHON}" -m compileall -q -j 0 --invalidation-mode checked-hash -s "${PREFIX}" "${SP_DIR}/deepspeed"
 
 "${PYTHON}" "${RECIPE_DIR}/tests/check_ops.py" --accelerator "${DS_ACCELERATOR}" --ops "${RECIPE_DIR}/ops.yaml" --installed-in "${SP_DIR}"

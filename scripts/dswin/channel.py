@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -23,12 +24,20 @@ WHEELS = "wheels"
 #: A folder with this file at its root holds packages that fit the machine that made them. It is never to be published.
 FIXTURE_MARK = "BUILD-FIXTURE.txt"
 
+#: conda cuts the first part of a channel's url that begins like this out of it, even when the name goes on.
+_LOOKS_LIKE_SUBDIR = re.compile(r"(noarch|(linux|win|osx|freebsd|zos|emscripten|wasi)-(32|64|arm64|aarch64|ppc64le|s390x|wasm32))")
+
 
 def check_folder(channel: Path) -> None:
     """Make sure that ``channel`` is a channel or may become one.
 
     :raises BadInput: it is a file, or a folder with other things in it, or a build fixture.
     """
+    if odd := next((part for part in channel.absolute().parts if _LOOKS_LIKE_SUBDIR.match(part)), None):
+        raise BadInput(
+            f"{channel} cannot be a channel: conda takes the folder {odd} for a subdir and looks for packages elsewhere.",
+            fix="Name a folder that has no part which begins with the name of a platform.",
+        )
     if channel.is_symlink() or channel.is_file():
         raise BadInput(
             f"{channel} is not a folder.", fix="Name a folder for --out, one that is a channel or does not exist."

@@ -85,7 +85,8 @@ class Deps:
 
     @property
     def label(self) -> str:
-        return f"{self.platform}-py{self.python}-torch{self.torch}"
+        # Not the platform first: conda cuts a folder that begins like a subdir out of a channel's url.
+        return f"torch{self.torch}-py{self.python}-{self.platform}"
 
 
 def make_channel(
@@ -97,7 +98,7 @@ def make_channel(
     pins: Mapping[str, str] | None = None,
     progress: Progress = lambda _: None,
 ) -> Path:
-    """Make the channel, or find it made, and return its folder, ``root/<platform>-py<python>-torch<torch>-<digest>``.
+    """Make the channel, or find it made, and return its folder, ``root/torch<torch>-py<python>-<platform>-<digest>``.
 
     The digest covers the requirements, this machine's Python and compilers, and the converter. So the folder's being
     there means that nothing is to be done, and neither pip nor the network is asked. Each package is kept by its own
@@ -295,8 +296,11 @@ def _digest(value: object) -> str:
 
 
 def _hash_file(path: Path) -> str:
+    digest = hashlib.sha256()  # hashlib.file_digest is of Python 3.11
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while chunk := file.read(2**20):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def _write_size(path: Path) -> str:

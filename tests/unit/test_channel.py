@@ -113,6 +113,13 @@ def test_what_is_no_channel_is_refused_and_left_alone(tmp_path: Path, content: s
     assert b"mine" in (out.read_bytes() if content == "file" else list_tree(out).popitem()[1])
 
 
+@pytest.mark.parametrize("name", ["linux-64", "linux-64-mine", "win-64-py3.11", "noarch"])
+def test_a_folder_that_conda_would_misread_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(BadInput, match=name):
+        channel.add(tmp_path / name / "channel", [make_package(tmp_path / "made")])
+    assert not (tmp_path / name).exists()
+
+
 def test_a_half_package_is_refused(tmp_path: Path) -> None:
     package = make_package(tmp_path / "made")
     package.write_bytes(package.read_bytes()[:-200])
