@@ -313,7 +313,7 @@ def list_packages(channel: Path) -> set[str]:
 
 def test_channel_is_indexed_and_marked(tmp_path: Path, machine: Machine) -> None:
     channel = machine.make_channel(tmp_path / "deps")
-    assert channel.name.startswith("linux-64-py3.11-torch2.13-")
+    assert channel.name.startswith("torch2.13-py3.11-linux-64-")
     assert list_packages(channel) == {"gcc_linux-64", "einops", "hjson-py"}
     assert "DO NOT PUBLISH" in (channel / wheelhouse.FIXTURE_MARK).read_text()
 
