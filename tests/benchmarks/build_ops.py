@@ -74,8 +74,11 @@ def compile_ops(tree: Path, prefix: Path, flags: list[str], ninja: bool) -> floa
         **({"DS_ENABLE_NINJA": "1", "MAX_JOBS": str(os.cpu_count())} if ninja else {}),
     }
     start = time.perf_counter()
+    program = f"exec '{prefix}/bin/python' setup.py build_ext --inplace"
+    # The recipe compiles under the compiler's activation, whose CFLAGS stand for those that Python was built with.
+    activation = "for f in \"$CONDA_PREFIX\"/etc/conda/activate.d/*.sh; do . \"$f\"; done; " if ninja else ""
     done = subprocess.run(
-        [str(prefix / "bin" / "python"), "setup.py", "build_ext", "--inplace"],
+        ["bash", "-c", activation + program],
         cwd=tree,
         env=environment,
         stdout=subprocess.PIPE,
