@@ -1,14 +1,18 @@
-"""The running Python as a conda package, for an environment on the same machine."""
+"""A Python as a conda package: the running one, for an environment on the same machine, or a Windows one from its folder."""
 
 from __future__ import annotations
 
+import fnmatch
+import hashlib
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
 
 from .errors import BadInput, DswinError, MachineLacks
-from .wheels import Source, write_package
+from .redistributables import UCRT, VC
+from .wheels import Member, Source, write_package
 
 
 def describe_python(python: str) -> list[Source]:
@@ -108,7 +112,7 @@ for file in lib/python$PYTHON_MINOR/_sysconfigdata*.py lib/python$PYTHON_MINOR/c
 done
 """
 
-_NO_PART_OF_PYTHON = shutil.ignore_patterns(
+_NO_PART_OF_PYTHON = (
     "__pycache__", "site-packages", "test", "tests", "idlelib", "tkinter", "turtledemo", "_tkinter*", "*.a",
     "EXTERNALLY-MANAGED",
 )  # fmt: skip
@@ -117,7 +121,7 @@ _NO_PART_OF_PYTHON = shutil.ignore_patterns(
 def _copy_python(base: Path, python: str, tree: Path) -> None:
     """Copy the interpreter alone: a prefix such as /usr/local holds other people's files too."""
     for part in (f"lib/python{python}", f"include/python{python}"):
-        shutil.copytree(base / part, tree / part, symlinks=True, ignore=_NO_PART_OF_PYTHON)
+        shutil.copytree(base / part, tree / part, symlinks=True, ignore=shutil.ignore_patterns(*_NO_PART_OF_PYTHON))
     names = ("python", "python3", f"python{python}", "python3-config", f"python{python}-config", f"pydoc{python}")
     files = [base / "bin" / name for name in names]
     files += (base / "lib").glob("libpython3*.so*")
@@ -127,6 +131,87 @@ def _copy_python(base: Path, python: str, tree: Path) -> None:
             target = tree / file.relative_to(base)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(file, target, follow_symlinks=False)
+
+
+def describe_windows_python(tree: Path, python: str) -> list[Source]:
+    """A Windows Python as ``python`` for win-64, and the ``python_abi`` that goes with it.
+
+    :param tree: the folder that holds python.exe, as python.org's installer leaves it.
+    :raises BadInput: it holds no Python, or another version.
+    """
+    version = _read_version(tree)
+    if not version.startswith(f"{python}."):
+        raise BadInput(
+            f"Python {python} is wanted, and {tree} holds Python {version}.", fix="Name a tree of the version you want."
+        )
+    files = _list_windows_python(tree, python)
+    return [
+        Source(
+            "python",
+            f"win-64 {version} {_hash_tree(files)}",
+            f"packing Python {version} for Windows",
+            lambda folder, digest: _pack_windows_python(files, version, python, folder, digest),
+        ),
+        Source("python_abi", python, "packing python_abi", lambda folder, _: write_python_abi(python, folder)),
+    ]
+
+
+def _read_version(tree: Path) -> str:
+    header = tree / "include" / "patchlevel.h"
+    found = re.search(r'#define\s+PY_VERSION\s+"([^"]+)"', header.read_text("utf-8")) if header.is_file() else None
+    if found is None or not (tree / "python.exe").is_file():
+        missing = "python.exe" if found else "include/patchlevel.h"
+        raise BadInput(
+            f"{tree} holds no Windows Python: {missing} is missing.", fix="Name the folder that holds python.exe."
+        )
+    return found[1].rstrip("+")
+
+
+def _list_windows_python(tree: Path, python: str) -> dict[str, Path]:
+    """Where each file goes in the package. The C++ runtime beside python.exe is vc14_runtime's."""
+    names = ("python.exe", "pythonw.exe", "python3.dll", f"python{python.replace('.', '')}.dll", "LICENSE.txt")
+    found = [tree / name for name in names if (tree / name).is_file()]
+    for folder in ("DLLs", "Lib", "include", "libs"):
+        found += (file for file in sorted((tree / folder).rglob("*")) if file.is_file())
+    files = {file.relative_to(tree).as_posix(): file for file in found}
+    left_out = (*_NO_PART_OF_PYTHON, "_test*.pyd", "*.pdb")
+    return {
+        path: file
+        for path, file in files.items()
+        if not any(fnmatch.fnmatchcase(part, pattern) for part in path.split("/") for pattern in left_out)
+    }
+
+
+def _hash_tree(files: dict[str, Path]) -> str:
+    """A digest of what the files are called, of their sizes, and of the content of the programs among them."""
+    digest = hashlib.sha256()
+    for path, file in files.items():
+        digest.update(f"{path} {file.stat().st_size}\n".encode())
+        if path.endswith((".exe", ".dll", ".pyd")):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _pack_windows_python(files: dict[str, Path], version: str, python: str, folder: Path, digest: str) -> Path:
+    tag = "cp" + python.replace(".", "")
+    index = {
+        "name": "python",
+        "version": version,
+        "build": f"h{digest[:7]}_0_cpython",
+        "build_number": 0,
+        "depends": [UCRT, VC, "vc14_runtime"],
+        "constrains": [f"python_abi {python}.* *_{tag}"],
+        "license": "Python-2.0",
+        "subdir": "win-64",
+    }
+    exports = {"noarch": ["python"], "weak": [f"python_abi {python}.* *_{tag}"]}
+    return write_package(
+        folder,
+        index,
+        [Member.from_file(path, file) for path, file in files.items()],
+        about={"summary": "A Python for Windows, from a folder of the machine that made this package."},
+        info={"run_exports.json": exports},
+    )
 
 
 def write_python_abi(python: str, folder: Path) -> Path:

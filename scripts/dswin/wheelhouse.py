@@ -18,15 +18,21 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
-from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from .channel import FIXTURE_MARK, index_subdir
 from .errors import BadInput, MachineLacks
-from .interpreter import describe_python
+from .interpreter import describe_python, describe_windows_python
+from .msvc_shims import describe_msvc
+from .redistributables import REDISTRIBUTABLES
 from .shims import describe_gcc
-from .wheels import CONVERTER_VERSION, Source, convert_wheel, marker_environment
+from .wheels import CONVERTER_VERSION, Source, choose_requirements, convert_wheel, read_metadata
+
+if TYPE_CHECKING:
+    from .wine.msvc import Msvc
 
 Progress = Callable[[str], None]
 
@@ -43,12 +49,28 @@ PROJECTS = (
     "setuptools", "tqdm", "wheel",
 )  # fmt: skip
 
+#: What it needs beside that, or otherwise, on Windows. conda-forge's torch 2.5 has the OpenMP runtime of 2024, and PyPI's
+#: brings the same. numpy 2.1 and later call functions of the C library that Wine 8 lacks (crealf).
+WINDOWS_PROJECTS: Mapping[str, str] = {"colorama": "", "intel-openmp": "<2025", "msvc-runtime": "", "numpy": "<2.1"}
+
 _ACCELERATED = re.compile(r"(nvidia|cuda|rocm)\b.*", re.IGNORECASE)
 
 #: What a platform takes from the machine itself: each function gives sources for a version of Python.
 LOCAL_SOURCES: Mapping[str, tuple[Callable[[str], list[Source]], ...]] = {
     "linux-64": (describe_python, describe_gcc),
 }
+
+
+@dataclass(frozen=True)
+class WindowsParts:
+    """What the packages for win-64 that do not come from wheels are made from, on whatever machine.
+
+    :param python: the folder that holds python.exe, as python.org's installer leaves it.
+    :param msvc: the compiler; its packages name its folder, on a machine that is no Windows as Wine does (``Z:``).
+    """
+
+    python: Path
+    msvc: Msvc
 
 
 @dataclass(frozen=True)
@@ -77,11 +99,11 @@ class Deps:
     @property
     def requirements(self) -> list[str]:
         """The requirements in pip's words, torch first."""
-        pins = {name: spec if not spec[:1].isdigit() else f"=={spec}" for name, spec in self.pins.items()}
-        # pip looks at this machine's markers: aiming at Windows from elsewhere it would miss tqdm's colorama.
-        windows = {"colorama"} if self.platform == "win-64" else set()
-        names = sorted({*PROJECTS, *windows, *pins} - {"torch"})
-        return [f"torch=={self.torch}.*", *(name + pins.get(name, "") for name in names)]
+        wanted = dict.fromkeys(PROJECTS, "")
+        if self.platform == "win-64":
+            wanted.update(WINDOWS_PROJECTS)
+        wanted.update({name: spec if not spec[:1].isdigit() else f"=={spec}" for name, spec in self.pins.items()})
+        return [f"torch=={self.torch}.*", *(name + wanted[name] for name in sorted(wanted) if name != "torch")]
 
     @property
     def label(self) -> str:
@@ -96,6 +118,7 @@ def make_channel(
     python: str,
     torch: str,
     pins: Mapping[str, str] | None = None,
+    windows: WindowsParts | None = None,
     progress: Progress = lambda _: None,
 ) -> Path:
     """Make the channel, or find it made, and return its folder, ``root/torch<torch>-py<python>-<platform>-<digest>``.
@@ -105,12 +128,16 @@ def make_channel(
     input too: after a change, only what changed is made again.
 
     :param root: a cache folder, shared by all channels. A second process waits for the first.
+    :param windows: for win-64, and only there: the Python and the compiler, which are then not this machine's own.
     :raises BadInput: a platform or Python that this machine cannot serve.
     :raises MachineLacks: no compiler, no CPU build of torch, no network, no space.
     """
     root = Path(root).absolute()
     deps = Deps(platform, python, torch, pins or {})
-    local = list_local_sources(platform, python)
+    if windows and platform == "win-64":
+        local = [*describe_windows_python(windows.python, python), *describe_msvc(windows.msvc)]
+    else:
+        local = list_local_sources(platform, python)
     inputs = {
         "requirements": deps.requirements,
         "local": {source.name: source.identity for source in local},
@@ -142,7 +169,7 @@ def _fill(
     progress: Progress,
 ) -> None:
     wheels = download_wheels(deps, scratch / "wheels", progress)
-    sources = [*local, *(_describe_wheel(wheel, deps) for wheel in wheels)]
+    sources = [*local, *(source for wheel in wheels for source in _describe_wheel(wheel, deps))]
     packages = [_keep(store, source, scratch, progress) for source in sources]
     progress(f"indexing {len(packages)} packages")
     new = scratch / "channel"
@@ -164,7 +191,8 @@ def list_local_sources(platform: str, python: str) -> list[Source]:
     if platform not in LOCAL_SOURCES:
         raise BadInput(
             f"A deps channel for {platform} cannot be made from wheels.",
-            fix=f"Use one of: {', '.join(LOCAL_SOURCES)}; or take what is needed from conda channels (--deps conda).",
+            fix=f"Use one of: {', '.join(LOCAL_SOURCES)}, or win-64 with a Windows Python and an MSVC tree; or take what is "
+            "needed from conda channels (--deps conda).",
         )
     return [source for describe in LOCAL_SOURCES[platform] for source in describe(python)]
 
@@ -185,9 +213,27 @@ def download_wheels(deps: Deps, folder: Path, progress: Progress) -> list[Path]:
     metadata = json.loads(report.read_text(encoding="utf-8"))["install"][0]["metadata"]
     report.unlink()
     check_cpu_build(metadata, deps)
-    progress(f"downloading torch {metadata['version']} and what DeepSpeed needs")
-    _run_pip(["download", "--dest", str(folder), *target, f"torch=={metadata['version']}", *others])
+    version = metadata["version"]
+    progress(f"downloading torch {version} and what DeepSpeed needs")
+    if _is_foreign(deps):
+        # pip takes every marker as this machine's: resolving torch for Windows on Linux, it would look for Triton.
+        _run_pip(["download", "--dest", str(folder), "--no-deps", *target, f"torch=={version}"])
+        wanted = set(others)
+        while missing := _list_missing(deps, folder, wanted):
+            wanted |= missing
+            _run_pip(["download", "--dest", str(folder), *target, *sorted(wanted)])
+    else:
+        _run_pip(["download", "--dest", str(folder), *target, f"torch=={version}", *others])
     return sorted(folder.glob("*.whl"))
+
+
+def _list_missing(deps: Deps, folder: Path, wanted: set[str]) -> set[str]:
+    """The requirements of the wheels in *folder*, as the target reads them, and of *wanted*, that no wheel there serves."""
+    wheels = list(folder.glob("*.whl"))
+    here = {canonicalize_name(wheel.name.partition("-")[0]) for wheel in wheels}
+    lines = [*wanted, *(line for wheel in wheels for line in read_metadata(wheel).get_all("Requires-Dist", []))]
+    requirements = choose_requirements(lines, deps.platform, deps.python)
+    return {f"{r.name}{r.specifier}" for r in requirements if canonicalize_name(r.name) not in here}
 
 
 def check_cpu_build(metadata: Mapping[str, object], deps: Deps) -> None:
@@ -197,11 +243,9 @@ def check_cpu_build(metadata: Mapping[str, object], deps: Deps) -> None:
     :raises MachineLacks: it is a CUDA, ROCm or XPU build.
     """
     version = str(metadata["version"])
-    environment = marker_environment(deps.platform, deps.python)
-    requires = [Requirement(str(line)) for line in metadata.get("requires_dist", [])]  # type: ignore[attr-defined]
-    heavy = [
-        r.name for r in requires if _ACCELERATED.fullmatch(r.name) and (not r.marker or r.marker.evaluate(environment))
-    ]
+    lines = [str(line) for line in metadata.get("requires_dist", [])]  # type: ignore[attr-defined]
+    requires = choose_requirements(lines, deps.platform, deps.python)
+    heavy = [r.name for r in requires if _ACCELERATED.fullmatch(r.name)]
     if heavy or re.search(r"\+(cu|rocm|xpu)", version):
         raise MachineLacks(
             f"pip finds torch {version}, a build for an accelerator, and no CPU build of torch {deps.torch}.",
@@ -211,10 +255,14 @@ def check_cpu_build(metadata: Mapping[str, object], deps: Deps) -> None:
         )
 
 
+def _is_foreign(deps: Deps) -> bool:
+    return deps.platform == "win-64" and sys.platform != "win32"
+
+
 def _aim(deps: Deps) -> list[str]:
     """pip's options for the target. On the machine itself pip knows best which tags fit."""
     options = ["--only-binary", ":all:"]
-    if deps.platform == "win-64" and sys.platform != "win32":
+    if _is_foreign(deps):
         tag = "cp" + deps.python.replace(".", "")
         options += ["--platform", "win_amd64", "--python-version", deps.python, "--implementation", "cp", "--abi", tag]
     return options
@@ -250,14 +298,20 @@ def _run_pip(arguments: list[str]) -> None:
 # ---- The store: every package ever made, by what it was made of
 
 
-def _describe_wheel(wheel: Path, deps: Deps) -> Source:
+def _describe_wheel(wheel: Path, deps: Deps) -> list[Source]:
     project, version = wheel.name.split("-")[:2]
-    return Source(
-        project,
-        f"{_hash_file(wheel)} {deps.platform} {deps.python}",
-        f"converting {project} {version} ({_write_size(wheel)})",
-        lambda folder, digest: convert_wheel(wheel, folder, platform=deps.platform, python=deps.python, digest=digest),
-    )
+    if describe := REDISTRIBUTABLES.get(canonicalize_name(project)):
+        return describe(wheel)
+    return [
+        Source(
+            project,
+            f"{_hash_file(wheel)} {deps.platform} {deps.python}",
+            f"converting {project} {version} ({_write_size(wheel)})",
+            lambda folder, digest: convert_wheel(
+                wheel, folder, platform=deps.platform, python=deps.python, digest=digest
+            ),
+        )
+    ]
 
 
 def _keep(store: Path, source: Source, scratch: Path, progress: Progress) -> Path:

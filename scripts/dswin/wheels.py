@@ -50,8 +50,14 @@ LEFT_OUT: Mapping[str, tuple[str, ...]] = {
         "torch/bin/*.pt",
         "torch/bin/*.ptl*",
         "torch/lib/*_test.so",
+        # Static libraries that are inside torch_cpu.dll already; the import libraries stay.
         "torch/lib/dnnl.lib",
-        "torch/lib/libprotoc.lib",
+        "torch/lib/libproto*.lib",
+        "torch/lib/kineto.lib",
+        "torch/lib/sleef.lib",
+        "torch/lib/XNNPACK.lib",
+        # Second copies of what is in torch/lib, for the programs above.
+        "torch/bin/*.dll",
     ),
 }
 
@@ -107,6 +113,23 @@ def marker_environment(platform: str, python: str) -> dict[str, str]:
         "platform_version": "",
         "extra": "",
     }
+
+
+def choose_requirements(lines: Iterable[str], platform: str, python: str) -> list[Requirement]:
+    """Those of a wheel's requirements that hold on *platform* with Python *python*, no extra asked for."""
+    environment = marker_environment(platform, python)
+    requirements = [Requirement(line) for line in lines]
+    return [r for r in requirements if r.marker is None or r.marker.evaluate(environment)]
+
+
+def read_metadata(wheel: Path) -> Message:
+    """The METADATA of a wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        return message_from_bytes(archive.read(_find_dist_info(archive) + "/METADATA"))
+
+
+def _find_dist_info(archive: zipfile.ZipFile) -> str:
+    return next(n.partition("/")[0] for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
 
 
 def pin_python(python: str) -> list[str]:
@@ -253,7 +276,7 @@ def _convert(
     python: str,
     digest: str,
 ) -> Path:
-    dist_info = next(n.partition("/")[0] for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
+    dist_info = _find_dist_info(archive)
     metadata = message_from_bytes(archive.read(f"{dist_info}/METADATA"))
     name = name_for_conda(project)
     subdir = platform if compiled else "noarch"
@@ -286,9 +309,7 @@ def _convert(
 
 
 def _write_depends(metadata: Message, compiled: list[str], platform: str, python: str) -> list[str]:
-    environment = marker_environment(platform, python)
-    requirements = [Requirement(line) for line in metadata.get_all("Requires-Dist", [])]
-    depends = [write_as_match(r) for r in requirements if r.marker is None or r.marker.evaluate(environment)]
+    depends = [write_as_match(r) for r in choose_requirements(metadata.get_all("Requires-Dist", []), platform, python)]
     if compiled:
         depends += pin_python(python)
         # The lowest of the wheel's tags: a file may carry several.
