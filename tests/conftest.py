@@ -4,8 +4,9 @@ import os
 
 import pytest
 
-#: What may be skipped where everything must run: a GPU, and programs that no package index holds.
-MAY_SKIP = ("no GPU", "conda is not installed", "conda-build is not installed")
+#: What may be skipped where everything must run: a GPU, programs that no package index holds, and, until .ci/run brings
+#: them, Wine and Microsoft's compiler.
+MAY_SKIP = ("no GPU", "conda is not installed", "conda-build is not installed", "no Wine", "no MSVC tree")
 
 
 @pytest.hookimpl(wrapper=True)
