@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform as host
-import re
 import shutil
-import signal
-import subprocess
 import sys
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -22,7 +17,7 @@ from typing import Literal
 from conda_package_streaming.package_streaming import stream_conda_component
 from filelock import FileLock
 
-from . import binaries, channel, ops, source, wheelhouse, worker
+from . import binaries, channel, job, ops, source, wheelhouse, worker
 from .errors import BadInput, CheckFailed, MachineLacks
 
 Progress = Callable[[str], None]
@@ -177,135 +172,6 @@ def check_space(folder: Path) -> None:
         )
 
 
-def put_compiler_cache(cache: Path) -> Path:
-    """Return a folder with the program that build.sh looks for: ccache, with its files below ``cache``.
-
-    A build script hides the caller's variables, so that the settings are in the program.
-    """
-    folder = cache / "bin"
-    folder.mkdir(parents=True, exist_ok=True)
-    ccache = shutil.which(
-        "ccache", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    )
-    program = folder / "dswin-compiler-cache"
-    if ccache is None or os.name != "posix":
-        program.unlink(missing_ok=True)
-        return folder
-    text = f"""#!/bin/sh
-export CCACHE_DIR='{cache / "ccache"}' CCACHE_NOHASHDIR=1 CCACHE_COMPILERCHECK='%compiler% -v' CCACHE_MAXSIZE=2G
-exec '{ccache}' "$@"
-"""
-    scratch = program.with_suffix(".new")
-    scratch.write_text(text, encoding="utf-8")
-    scratch.chmod(0o755)
-    os.replace(scratch, program)
-    return folder
-
-
-def run_worker(job: dict, log: Path, cache: Path, environment: dict[str, str], progress: Progress) -> dict:
-    """Run a job of worker.py, its output in ``log``, and return its result.
-
-    Ctrl-C ends the whole process group, compilers too.
-
-    :raises CheckFailed: the job failed; the error holds the end of the log.
-    """
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="job-", dir=cache) as folder:
-        result = Path(folder) / "result.json"
-        job_file = Path(folder) / "job.json"
-        job_file.write_text(json.dumps({**job, "result": str(result)}), encoding="utf-8")
-        with log.open("w", encoding="utf-8") as file:
-            process = subprocess.Popen(
-                [sys.executable, str(Path(worker.__file__)), str(job_file)],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                env={
-                    **os.environ,
-                    "RATTLER_CACHE_DIR": str(cache / "rattler"),
-                    "PATH": os.pathsep.join([str(put_compiler_cache(cache)), os.environ.get("PATH", "")]),
-                    **environment,
-                },
-                start_new_session=os.name == "posix",
-            )
-            try:
-                _follow(process, log, progress)
-            except BaseException:
-                _end(process)
-                raise
-        if process.returncode == 0 and result.is_file():
-            return json.loads(result.read_text(encoding="utf-8"))
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    if any("No space left on device" in line for line in lines[-200:]):
-        raise MachineLacks("The disk is full.", fix="Free some space and run again; nothing was added to the channel.")
-    op = _name_failed_op(lines)
-    what = f"Compiling the op {op} failed." if op else f"The {job['do']} failed."
-    raise CheckFailed(what, fix=f"The whole log is {log}.", log="\n".join(_last_words(lines)))
-
-
-def _follow(process: subprocess.Popen, log: Path, progress: Progress) -> None:
-    """Wait for a process and report the steps that its log announces."""
-    with log.open(encoding="utf-8", errors="replace") as file:
-        while True:
-            try:
-                code = process.wait(timeout=0.5)
-            except subprocess.TimeoutExpired:
-                code = None
-            for line in file:
-                if step := _name_step(line):
-                    progress(step)
-            if code is not None:
-                return
-
-
-def _name_op(line: str) -> str | None:
-    """Return the op whose compilation a line of the log announces, or None."""
-    found = re.search(r"building '([\w.]+)' extension", line)
-    return found[1].rsplit(".", 1)[-1].removesuffix("_op") if found else None
-
-
-def _name_failed_op(lines: list[str]) -> str | None:
-    """Return the op that was being compiled when pip gave up, or None when it was something else that failed."""
-    if not any("Failed building wheel" in line or "Failed to build" in line for line in lines):
-        return None
-    return next((op for line in reversed(lines) if (op := _name_op(line))), None)
-
-
-def _name_step(line: str) -> str | None:
-    """Return what a line of the log says to a person waiting, or None."""
-    if op := _name_op(line):
-        return f"compiling {op}"
-    if line.startswith("== "):
-        return line[3:].strip().lower()
-    return None
-
-
-def _last_words(lines: list[str], count: int = 40) -> list[str]:
-    """Return the lines that explain a failure: those around the first error, else the last ones."""
-    lines = [line for line in lines if line.strip()]
-    marks = (": error", "fatal error", "error:", "ERROR:", "FAILED:", "Error:", "error C", "LNK", "Script failed")
-    first = next((n for n, line in enumerate(lines) if any(mark in line for mark in marks)), None)
-    if first is None:
-        return lines[-count:]
-    return lines[max(0, first - 12) : first + count - 12]
-
-
-def _end(process: subprocess.Popen) -> None:
-    if process.poll() is None:
-        if os.name == "posix":
-            os.killpg(process.pid, signal.SIGTERM)
-        else:
-            process.terminate()
-        try:
-            process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            if os.name == "posix":
-                os.killpg(process.pid, signal.SIGKILL)
-            else:
-                process.kill()
-            process.wait()
-
-
 def compile_package(
     recipe: Path,
     sdist: Path,
@@ -323,7 +189,7 @@ def compile_package(
     """
     # Relative to the recipe, so that no path of this machine is recorded in the package.
     environment = {**environment, "DEEPSPEED_SDIST": os.path.relpath(sdist, recipe)}
-    job = {
+    what = {
         "do": "build",
         "recipe": str(recipe),
         "platform": platform,
@@ -331,7 +197,7 @@ def compile_package(
         "channels": channels,
         "output": str(work),
     }
-    result = run_worker(job, cache / "logs" / f"build-{variant.build_string}.log", cache, environment, progress)
+    result = job.run(what, cache / "logs" / f"build-{variant.build_string}.log", cache, environment, progress)
     wheels = list(work.glob("bld/*/work/dist/*.whl"))
     if len(wheels) != 1:
         raise CheckFailed("The build made no wheel.", fix="build.sh and bld.bat make one in dist/; restore that step.")
@@ -343,9 +209,9 @@ def test_package(package: Path, channels: list[str], cache: Path, progress: Prog
 
     :raises CheckFailed: one of them fails, or not all of them ran.
     """
-    job = {"do": "test", "package": str(package), "channels": channels}
+    what = {"do": "test", "package": str(package), "channels": channels}
     log = cache / "logs" / f"test-{package.stem}.log"
-    result = run_worker(job, log, cache, {}, progress)
+    result = job.run(what, log, cache, {}, progress)
     # rattler-build stops at the first failure.
     passed = sum(result["tests"])
     if not all(result["tests"]) or not result["tests"]:
@@ -353,7 +219,7 @@ def test_package(package: Path, channels: list[str], cache: Path, progress: Prog
         raise CheckFailed(
             f"A test of the package fails ({passed} passed before it).",
             fix=f"The whole log is {log}. Nothing was added to the channel.",
-            log="\n".join(_last_words(lines)),
+            log="\n".join(job.find_last_words(lines)),
         )
     progress(f"{passed} tests of the package passed")
 

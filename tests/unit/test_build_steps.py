@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dswin import build, channel
+from dswin import build, channel, job
 from dswin.errors import BadInput, CheckFailed, MachineLacks
 
 RECIPE = Path(__file__).parents[2] / "recipe"
@@ -107,14 +107,14 @@ building 'deepspeed.ops.lion.cpu_lion_op' extension
 def use_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     program = tmp_path / "worker.py"
     program.write_text(code)
-    monkeypatch.setattr(build.worker, "__file__", str(program))
+    monkeypatch.setattr(job.worker, "__file__", str(program))
 
 
 def test_a_failing_op_is_named_with_the_log_that_explains_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_worker(tmp_path, monkeypatch, f"import sys\nprint({LOG!r})\nsys.exit(1)\n")
     said: list[str] = []
     with pytest.raises(CheckFailed, match="the op cpu_lion failed") as caught:
-        build.run_worker({"do": "build"}, tmp_path / "logs" / "x.log", tmp_path, {}, said.append)
+        job.run({"do": "build"}, tmp_path / "logs" / "x.log", tmp_path, {}, said.append)
     assert "fatal error: nothing.h" in caught.value.log
     assert str(tmp_path / "logs" / "x.log") in caught.value.fix
     assert said == ["build: running", "compiling cpu_adam", "compiling cpu_lion"]
@@ -124,14 +124,14 @@ def test_a_failure_of_something_else_names_no_op(tmp_path: Path, monkeypatch: py
     log = LOG.splitlines()[1] + "\nrattler-build: linking check error\n"
     use_worker(tmp_path, monkeypatch, f"import sys\nprint({log!r})\nsys.exit(1)\n")
     with pytest.raises(CheckFailed, match="The build failed") as caught:
-        build.run_worker({"do": "build"}, tmp_path / "x.log", tmp_path, {}, lambda _: None)
+        job.run({"do": "build"}, tmp_path / "x.log", tmp_path, {}, lambda _: None)
     assert "linking check error" in caught.value.log
 
 
 def test_a_disk_that_fills_up_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_worker(tmp_path, monkeypatch, "import sys\nprint('cc1plus: No space left on device')\nsys.exit(1)\n")
     with pytest.raises(MachineLacks, match="disk is full"):
-        build.run_worker({"do": "build"}, tmp_path / "x.log", tmp_path, {}, lambda _: None)
+        job.run({"do": "build"}, tmp_path / "x.log", tmp_path, {}, lambda _: None)
 
 
 def test_ctrl_c_ends_the_compilers_too(tmp_path: Path) -> None:
@@ -143,9 +143,9 @@ def test_ctrl_c_ends_the_compilers_too(tmp_path: Path) -> None:
         "child.wait()\n"
     )
     code = (
-        "import sys; from pathlib import Path; from dswin import build, worker\n"
+        "import sys; from pathlib import Path; from dswin import job, worker\n"
         f"worker.__file__ = {str(tmp_path / 'worker.py')!r}\n"
-        f"build.run_worker({{'do': 'build'}}, Path({str(tmp_path)!r}) / 'x.log', Path({str(tmp_path)!r}), {{}}, print)\n"
+        f"job.run({{'do': 'build'}}, Path({str(tmp_path)!r}) / 'x.log', Path({str(tmp_path)!r}), {{}}, print)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
     pid = tmp_path / "pid"
