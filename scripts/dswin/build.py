@@ -147,12 +147,13 @@ def find_deps(how: Deps, cache: Path, recipe: Path, platform: str, variant: Vari
                 f"The conda channel {silent[0]} does not answer.",
                 fix="Check the network, or use --deps pypi where a Python package index answers.",
             )
-        progress(f"the conda channel {silent[0]} does not answer: the dependencies are made from wheels instead")
     if variant.accelerator == "cuda":
         raise MachineLacks(
             f"{variant.keys['ds_variant']} needs the CUDA compiler and libraries from the channels {', '.join(names)}.",
             fix="Build it where these channels answer (--deps conda), or build the cpu variant here (--variant cpu).",
         )
+    if how == "auto":
+        progress(f"the conda channel {silent[0]} does not answer: the dependencies are made from wheels instead")
     python = variant.keys["python"]
     torch = torch_of(recipe, platform, variant.keys["ds_variant"])
     folder = wheelhouse.make_channel(cache / "deps", platform=platform, python=python, torch=torch, progress=progress)
