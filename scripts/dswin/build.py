@@ -208,7 +208,7 @@ def compile_package(
 def test_package(package: Path, channels: list[str], cache: Path, progress: Progress) -> None:
     """Run the tests that a package carries, each in a fresh environment.
 
-    :raises CheckFailed: one of them fails, or not all of them ran.
+    :raises CheckFailed: one of them fails, or none ran.
     """
     what = {"do": "test", "package": str(package), "channels": channels}
     log = cache / "logs" / f"test-{package.stem}.log"

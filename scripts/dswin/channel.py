@@ -25,7 +25,9 @@ WHEELS = "wheels"
 FIXTURE_MARK = "BUILD-FIXTURE.txt"
 
 #: conda cuts the first part of a channel's url that begins like this out of it, even when the name goes on.
-_LOOKS_LIKE_SUBDIR = re.compile(r"noarch|(linux|win|osx|freebsd|zos|emscripten|wasi)-(32|64|arm64|aarch64|ppc64le|s390x|wasm32)")
+_LOOKS_LIKE_SUBDIR = re.compile(
+    r"noarch|(linux|win|osx|freebsd|zos|emscripten|wasi)-(32|64|arm64|aarch64|ppc64le|s390x|wasm32)"
+)
 
 
 def check_folder(channel: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -34,8 +35,8 @@ def put_compiler_cache(cache: Path) -> Path:
         program.unlink(missing_ok=True)
         return folder
     text = f"""#!/bin/sh
-export CCACHE_DIR='{cache / "ccache"}' CCACHE_NOHASHDIR=1 CCACHE_COMPILERCHECK='%compiler% -v' CCACHE_MAXSIZE=2G
-exec '{ccache}' "$@"
+export CCACHE_DIR={shlex.quote(str(cache / "ccache"))} CCACHE_NOHASHDIR=1 CCACHE_COMPILERCHECK='%compiler% -v' CCACHE_MAXSIZE=2G
+exec {shlex.quote(ccache)} "$@"
 """
     scratch = program.with_suffix(".new")
     scratch.write_text(text, encoding="utf-8")

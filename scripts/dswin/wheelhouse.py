@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from filelock import FileLock, Timeout
 from packaging.utils import canonicalize_name
 
+from . import lock
 from .channel import FIXTURE_MARK, index_subdir
 from .errors import BadInput, MachineLacks
 from .interpreter import describe_python, describe_windows_python
@@ -365,19 +365,11 @@ def _write_size(path: Path) -> str:
 @contextmanager
 def _lock(root: Path, progress: Progress) -> Iterator[None]:
     root.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(root / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        progress(f"waiting for another process that works in {root}")
-        lock.acquire()
-    try:
+    with lock.hold(root, f"waiting for another process that works in {root}", progress):
         # Whoever holds the lock is alone here: what is left over belongs to a process that was killed.
         for left in root.glob(f"{_SCRATCH}*"):
             shutil.rmtree(left, ignore_errors=True)
         yield
-    finally:
-        lock.release()
 
 
 @contextmanager

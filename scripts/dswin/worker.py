@@ -85,7 +85,7 @@ def test(job: dict) -> dict:
     for result in results:
         for line in result.output:
             print(line, flush=True)
-    return {"tests": [result.success for result in results], "expected": package.test_count}
+    return {"tests": [result.success for result in results]}
 
 
 def main() -> None:

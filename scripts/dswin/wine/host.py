@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from filelock import FileLock, Timeout
-
+from .. import lock
 from ..errors import CheckFailed, DswinError, MachineLacks
 from . import launcher, paths, prefix
 from .msvc import Msvc
@@ -252,7 +251,7 @@ def open_host(cache: Path, msvc: Msvc, progress: Progress = lambda _: None) -> I
     wine = prefix.find_wine()
     cache = cache.absolute()
     cache.mkdir(parents=True, exist_ok=True)
-    with _lock(cache, progress):
+    with lock.hold(cache, f"waiting for another process that uses the Wine prefix in {cache}", progress):
         parts = prefix.fetch_parts(wine, cache / "parts", progress)
         host = Host(wine, cache / "prefix", msvc)
         try:
@@ -267,20 +266,6 @@ def open_host(cache: Path, msvc: Msvc, progress: Progress = lambda _: None) -> I
             yield host
         finally:
             host.end_programs()
-
-
-@contextmanager
-def _lock(cache: Path, progress: Progress) -> Iterator[None]:
-    lock = FileLock(cache / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        progress(f"waiting for another process that uses the Wine prefix in {cache}")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _make(host: Host, parts: Mapping[str, Path]) -> None:
