@@ -46,6 +46,8 @@ set "DS_BUILD_NOT_IMPLEMENTED=0"
 :: ---- How: the instruction set of every x86-64 desktop since 2013, not that of this machine.
 set "DS_BUILD_SIMD=avx2"
 set "DS_ENABLE_NINJA=1"
+:: No folder of this machine in the ops, and no second code generation at each link: patch 0008.
+set "DS_HOST_FLAGS=/GL-;/d1trimfile:%PREFIX%\;/d1trimfile:%SRC_DIR%\"
 :: torch's BuildExtension stops where the VC environment is active and this is not set.
 set "DISTUTILS_USE_SDK=1"
 set "MSSdk=1"
@@ -60,6 +62,9 @@ set "PYTHONHASHSEED=0"
 set "PYTHONDONTWRITEBYTECODE=1"
 
 "%PYTHON%" "%RECIPE_DIR%\toolset.py" || exit /b 1
+
+:: dswin's compiler cache, where it is on PATH: what was compiled before from the same files is not compiled again.
+for %%p in (dswin-compiler-cache.bat) do if not "%%~$PATH:p"=="" call "%%~$PATH:p" || exit /b 1
 
 "%PYTHON%" "%RECIPE_DIR%\jobs.py" > jobs.bat || exit /b 1
 call jobs.bat || exit /b 1
@@ -83,7 +88,11 @@ set "PATH=%SRC_DIR%\cuda_home\bin;%PATH%"
 "%PYTHON%" -m pip install deepspeed --no-deps --no-index --find-links dist --no-compile -v || exit /b 1
 :: .pyc files that are checked by the hash of their source, with short paths: neither the time nor the place of this build is
 :: in them.
-"%PYTHON%" -m compileall -q -j 0 --invalidation-mode checked-hash -s "%PREFIX%" "%SP_DIR%\deepspeed" || exit /b 1
+"%PYTHON%" -m compileall -q --invalidation-mode checked-hash -s "%PREFIX%" "%SP_DIR%\deepspeed" || exit /b 1
+
+:: The package's tests come with it: whoever installed it can run them.
+if not exist "%PREFIX%\share\deepspeed-win" mkdir "%PREFIX%\share\deepspeed-win" || exit /b 1
+for %%f in (ops.yaml tests\check_ops.py tests\train.py) do copy /y "%RECIPE_DIR%\%%f" "%PREFIX%\share\deepspeed-win\%%~nxf" || exit /b 1
 
 :: torch 2.4 to 2.7 for Windows is built without libuv and asks for it. Patch 0005 covers every python that imports
 :: DeepSpeed; these scripts cover torchrun, which does not.

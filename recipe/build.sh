@@ -89,4 +89,8 @@ done
 # in them.
 "${PYTHON}" -m compileall -q -j 0 --invalidation-mode checked-hash -s "${PREFIX}" "${SP_DIR}/deepspeed"
 
+# The package's tests come with it: whoever installed it can run them.
+mkdir -p "${PREFIX}/share/deepspeed-win"
+cp "${RECIPE_DIR}/ops.yaml" "${RECIPE_DIR}/tests/check_ops.py" "${RECIPE_DIR}/tests/train.py" "${PREFIX}/share/deepspeed-win/"
+
 "${PYTHON}" "${RECIPE_DIR}/tests/check_ops.py" --accelerator "${DS_ACCELERATOR}" --ops "${RECIPE_DIR}/ops.yaml" --installed-in "${SP_DIR}"

@@ -70,7 +70,7 @@ def run_report() -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--accelerator", required=True, choices=["cuda", "cpu"], help="what this variant was built for")
-    parser.add_argument("--ops", type=Path, default=Path("ops.yaml"))
+    parser.add_argument("--ops", type=Path, default=Path(__file__).with_name("ops.yaml"))
     parser.add_argument("--installed-in", type=Path, help="site-packages; check files and records only")
     arguments = parser.parse_args()
 

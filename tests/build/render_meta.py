@@ -63,7 +63,6 @@ def from_meta(platform: str) -> list[Row]:
                 "skip_pyc_compilation": build["skip_compile_pyc"],
                 "imports": test["imports"],
                 "test_requires": test["requires"],
-                "test_files": test["files"],
                 "about": meta["about"],
             }
         )
