@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+#: What users do: scripts that any Python runs, of Linux or Windows.
+USERS = ROOT / "tests" / "users"
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import platform as host
 import shutil
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -19,9 +17,12 @@ from filelock import FileLock
 
 from . import binaries, channel, job, ops, source, wheelhouse, worker
 from .errors import BadInput, CheckFailed, MachineLacks
+from .machine import Here, Machine, check_target, open_machine
 
 Progress = Callable[[str], None]
 Deps = Literal["auto", "conda", "pypi"]
+#: A url, or a folder of this machine.
+Channel = str | Path
 
 NAME = "deepspeed-win"
 #: The channels that a variant's dependencies come from, first one first. conda-forge before pytorch would, with strict
@@ -61,25 +62,6 @@ class Built:
     channels: list[str] = field(default_factory=list)
 
 
-def this_platform() -> str:
-    """Return the conda subdir of this machine.
-
-    :raises MachineLacks: the recipe has no variant for it.
-    """
-    subdir = {("Linux", "x86_64"): "linux-64", ("Windows", "AMD64"): "win-64"}.get((host.system(), host.machine()))
-    if subdir is None:
-        raise MachineLacks(
-            f"deepspeed-win has no variant for {host.system()} on {host.machine()}.",
-            fix="Build on 64-bit Windows or Linux with an Intel or AMD processor.",
-        )
-    return subdir
-
-
-def this_python() -> str:
-    """Return major.minor of the running interpreter."""
-    return "{}.{}".format(*sys.version_info)
-
-
 def choose(recipe: Path, platform: str, variant: str, python: str) -> Variant:
     """Return the one variant of the recipe that these words name.
 
@@ -101,22 +83,31 @@ def choose(recipe: Path, platform: str, variant: str, python: str) -> Variant:
 
 def torch_of(recipe: Path, platform: str, variant: str) -> str:
     """Return torch's major.minor for a variant, from conda_build_config.yaml by way of the rendered requirements."""
+    specs = [str(spec) for spec in _render(recipe, platform, variant)["requirements"]["run"]]
+    version = next(s for s in specs if s.startswith("pytorch ")).split()[1].lstrip("=")
+    return ".".join(version.split(".")[:2])
+
+
+def read_archs(recipe: Path, platform: str, variant: str) -> str:
+    """Return the compute capabilities that a variant is compiled for, as ``TORCH_CUDA_ARCH_LIST`` has them."""
+    return str(_render(recipe, platform, variant)["extra"]["cuda_arch_list"])
+
+
+def _render(recipe: Path, platform: str, variant: str) -> dict:
     for one in worker.render(recipe, platform):
         if one.variant["ds_variant"] == variant:
-            specs = [str(spec) for spec in one.recipe.to_dict()["requirements"]["run"]]
-            version = next(s for s in specs if s.startswith("pytorch ")).split()[1].lstrip("=")
-            return ".".join(version.split(".")[:2])
+            return one.recipe.to_dict()
     raise BadInput(f"The recipe has no variant {variant!r} for {platform}.", fix="Run dswin build --help.")
 
 
-def next_number(out: Path, recipe: Path, variant: Variant) -> int:
+def next_number(out: Path, recipe: Path, platform: str, variant: Variant) -> int:
     """Return the first build number that the channel ``out`` has no package for."""
     version = source.read(recipe).version
     stem = variant.build_string.rsplit("_", 1)[0]
     taken = [
         int(record["build"].rsplit("_", 1)[1])
         for record in channel.list_packages(out, NAME)
-        if record["version"] == version and record["build"].rsplit("_", 1)[0] == stem
+        if (record["subdir"], record["version"], record["build"].rsplit("_", 1)[0]) == (platform, version, stem)
     ]
     return max(taken, default=-1) + 1
 
@@ -131,8 +122,10 @@ def is_reachable(name: str, timeout: float = 8.0) -> bool:
         return False
 
 
-def find_deps(how: Deps, cache: Path, recipe: Path, platform: str, variant: Variant, progress: Progress) -> list[str]:
-    """Return the urls of the channels that serve the recipe's requirements.
+def find_deps(
+    how: Deps, cache: Path, recipe: Path, platform: str, variant: Variant, machine: Machine, progress: Progress
+) -> list[Channel]:
+    """Return the channels that serve the recipe's requirements, public ones by their urls.
 
     :param how: ``conda`` the public channels, ``pypi`` a channel made of wheels, ``auto`` the first that answers.
     :raises MachineLacks: neither can be had.
@@ -156,8 +149,24 @@ def find_deps(how: Deps, cache: Path, recipe: Path, platform: str, variant: Vari
         progress(f"the conda channel {silent[0]} does not answer: the dependencies are made from wheels instead")
     python = variant.keys["python"]
     torch = torch_of(recipe, platform, variant.keys["ds_variant"])
-    folder = wheelhouse.make_channel(cache / "deps", platform=platform, python=python, torch=torch, progress=progress)
-    return [folder.as_uri()]
+    folder = wheelhouse.make_channel(
+        cache / "deps", platform=platform, python=python, torch=torch, windows=machine.windows, progress=progress
+    )
+    return [folder]
+
+
+def name_channels(channels: list[Channel], machine: Machine) -> list[str]:
+    """Return the urls by which programs on ``machine`` know these channels."""
+    return [machine.url(one) if isinstance(one, Path) else one for one in channels]
+
+
+def choose_priority(channels: list[Channel]) -> str:
+    """Return the channel priority that the requirements can be solved with.
+
+    The nvidia channel has newer versions only of some packages that CUDA 12.1 needs of conda-forge; strict priority would
+    hide these (seen in the public records of both channels).
+    """
+    return "disabled" if f"{CHANNEL_ALIAS}/nvidia" in channels else "strict"
 
 
 def check_space(folder: Path) -> None:
@@ -178,7 +187,8 @@ def compile_package(
     sdist: Path,
     platform: str,
     variant: Variant,
-    channels: list[str],
+    channels: list[Channel],
+    machine: Machine,
     work: Path,
     cache: Path,
     environment: dict[str, str],
@@ -192,27 +202,34 @@ def compile_package(
     environment = {**environment, "DEEPSPEED_SDIST": os.path.relpath(sdist, recipe)}
     what = {
         "do": "build",
-        "recipe": str(recipe),
+        "recipe": machine.name(recipe),
         "platform": platform,
         "variant": variant.keys,
-        "channels": channels,
-        "output": str(work),
+        "channels": name_channels(channels, machine),
+        "priority": choose_priority(channels),
+        "output": machine.name(work),
     }
-    result = job.run(what, cache / "logs" / f"build-{variant.build_string}.log", cache, environment, progress)
+    log = cache / "logs" / f"build-{platform}-{variant.build_string}.log"
+    result = job.run(what, machine, log, cache, environment, progress)
     wheels = list(work.glob("bld/*/work/dist/*.whl"))
     if len(wheels) != 1:
         raise CheckFailed("The build made no wheel.", fix="build.sh and bld.bat make one in dist/; restore that step.")
-    return Path(result["package"]), wheels[0]
+    return machine.find(result["package"]), wheels[0]
 
 
-def test_package(package: Path, channels: list[str], cache: Path, progress: Progress) -> None:
+def test_package(package: Path, channels: list[Channel], machine: Machine, cache: Path, progress: Progress) -> None:
     """Run the tests that a package carries, each in a fresh environment.
 
     :raises CheckFailed: one of them fails, or none ran.
     """
-    what = {"do": "test", "package": str(package), "channels": channels}
-    log = cache / "logs" / f"test-{package.stem}.log"
-    result = job.run(what, log, cache, {}, progress)
+    what = {
+        "do": "test",
+        "package": machine.name(package),
+        "channels": name_channels(channels, machine),
+        "priority": choose_priority(channels),
+    }
+    log = cache / "logs" / f"test-{package.parent.name}-{package.stem}.log"
+    result = job.run(what, machine, log, cache, {}, progress)
     # rattler-build stops at the first failure.
     passed = sum(result["tests"])
     if not all(result["tests"]) or not result["tests"]:
@@ -225,8 +242,12 @@ def test_package(package: Path, channels: list[str], cache: Path, progress: Prog
     progress(f"{passed} tests of the package passed")
 
 
-def inspect(package: Path, recipe: Path, platform: str, variant: Variant, work: Path) -> list[binaries.Binary]:
+def inspect(
+    package: Path, recipe: Path, platform: str, variant: Variant, folders: list[str], work: Path
+) -> list[binaries.Binary]:
     """Read every op of a package and return what is in it.
+
+    :param folders: of the machine that built it, whose names must not be in an op.
 
     :raises CheckFailed: an op is missing; a CPU optimizer holds no AVX2 code or AVX-512 code, or no OpenMP; or there is
         debug information or a path of this machine in one.
@@ -251,7 +272,7 @@ def inspect(package: Path, recipe: Path, platform: str, variant: Variant, work: 
             problems.append(f"{op.name} uses no OpenMP: it runs on one thread")
         if binary.debug_info:
             problems.append(f"{op.name} holds debug information")
-        if binaries.find_folders(binary.path, [str(work), str(recipe)]):
+        if binaries.find_folders(binary.path, folders):
             problems.append(f"{op.name} holds a path of this machine")
     if problems:
         raise CheckFailed("; ".join(problems) + ".", fix="build.sh and bld.bat set the flags; ops.yaml names the ops.")
@@ -259,13 +280,13 @@ def inspect(package: Path, recipe: Path, platform: str, variant: Variant, work: 
 
 
 @contextmanager
-def work_folder(cache: Path, variant: Variant) -> Iterator[Path]:
+def work_folder(parent: Path, variant: Variant) -> Iterator[Path]:
     """Give an empty folder for one build, and take it away afterwards.
 
     Its name is the same each time, since the compiler cache knows files by their paths; a second build of the same variant
     waits for the first.
     """
-    work = cache / "build" / variant.build_string.rsplit("_", 1)[0]
+    work = parent / variant.build_string.rsplit("_", 1)[0]
     work.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(work.with_suffix(".lock")):
         shutil.rmtree(work, ignore_errors=True)
@@ -285,6 +306,7 @@ def build(
     variant: str,
     python: str,
     deps: Deps = "auto",
+    msvc: Path | None = None,
     number: int | None = None,
     require_gpu: bool = False,
     progress: Progress = lambda _: None,
@@ -292,33 +314,43 @@ def build(
     """Build, test and inspect one variant, and add it to the channel folder ``out``.
 
     :param cache: a folder for the source, the deps channel and logs; may be deleted at any time.
+    :param msvc: the compiler's folder, for a Windows package on Linux; see :func:`machine.open_machine`.
     :param number: the build number; by default the first that ``out`` does not have.
     :param require_gpu: the package's training test fails where it finds no GPU.
     :raises DswinError: with the exit code of what went wrong; ``out`` is as it was then.
     """
     recipe, out, cache = recipe.absolute(), out.absolute(), cache.absolute()
+    check_target(platform)
     channel.check_folder(out)
     chosen = choose(recipe, platform, variant, python)
     if number is None:
-        number = next_number(out, recipe, chosen)
+        number = next_number(out, recipe, platform, chosen)
         if number:
             progress(f"{out.name} has this version already: building it as number {number}")
     environment = {"DSWIN_BUILD_NUMBER": str(number), "DSWIN_REQUIRE_GPU": "1" if require_gpu else "0"}
     chosen = Variant(chosen.keys, f"{chosen.build_string.rsplit('_', 1)[0]}_{number}")
-    if any(record["build"] == chosen.build_string for record in channel.list_packages(out, NAME)):
+    if any(
+        record["build"] == chosen.build_string and record["subdir"] == platform
+        for record in channel.list_packages(out, NAME)
+    ):
         raise BadInput(
             f"{out} has {NAME} {chosen.build_string} already, and a published file name is never replaced.",
             fix="Leave --build-number out to take the next one, or name another folder with --out.",
         )
     cache.mkdir(parents=True, exist_ok=True)
     check_space(cache)
-    sdist = source.fetch(source.read(recipe), cache / "source", progress)
-    channels = find_deps(deps, cache, recipe, platform, chosen, progress)
-    with work_folder(cache, chosen) as work:
-        package, wheel = compile_package(recipe, sdist, platform, chosen, channels, work, cache, environment, progress)
-        progress("looking into the ops")
-        inside = inspect(package, recipe, platform, chosen, work)
-        progress("testing the package in fresh environments")
-        test_package(package, [work.as_uri(), *channels], cache, progress)
-        [placed] = channel.add(out, [package], [(chosen.build_string, wheel)])
-    return Built(placed, out / channel.WHEELS / chosen.build_string / wheel.name, inside, [out.as_uri(), *channels])
+    with open_machine(platform, cache, msvc, progress) as machine:
+        sdist = source.fetch(source.read(recipe), cache / "source", progress)
+        channels = find_deps(deps, cache, recipe, platform, chosen, machine, progress)
+        with work_folder(machine.work, chosen) as work:
+            package, wheel = compile_package(
+                recipe, sdist, platform, chosen, channels, machine, work, cache, environment, progress
+            )
+            progress("looking into the ops")
+            folders = [name for one in (work, recipe) for name in (str(one), machine.name(one))]
+            inside = inspect(package, recipe, platform, chosen, folders, work)
+            progress("testing the package in fresh environments")
+            test_package(package, [work, *channels], machine, cache, progress)
+            [placed] = channel.add(out, [package], [(chosen.build_string, wheel)])
+    urls = name_channels([out, *channels], Here(cache))
+    return Built(placed, out / channel.WHEELS / chosen.build_string / wheel.name, inside, urls)

@@ -23,6 +23,8 @@ SUBDIRS = ("noarch", "linux-64", "win-64")
 WHEELS = "wheels"
 #: A folder with this file at its root holds packages that fit the machine that made them. It is never to be published.
 FIXTURE_MARK = "BUILD-FIXTURE.txt"
+#: The requirement of everything that was built in a rehearsal. No machine has this virtual package, so no client installs it.
+REHEARSAL_MARK = "__rehearsal"
 
 #: conda cuts the first part of a channel's url that begins like this out of it, even when the name goes on.
 _LOOKS_LIKE_SUBDIR = re.compile(
@@ -85,9 +87,11 @@ def add(channel: Path, packages: Iterable[Path], wheels: Iterable[tuple[str, Pat
     :param wheels: (folder below wheels/, .whl file).
     :return: the packages' places in the channel.
     :raises CheckFailed: a package of this file name is there already: a published name is never replaced.
-    :raises BadInput: ``channel`` is something else.
+    :raises BadInput: ``channel`` is something else, or a package comes out of a rehearsal.
     """
+    packages = list(packages)
     check_folder(channel)
+    check_real(packages)
     channel.parent.mkdir(parents=True, exist_ok=True)
     placed = []
     with _lock(channel), _renew(channel) as new:
@@ -121,7 +125,11 @@ def reindex(channel: Path) -> int:
 
 
 def index(channel: Path) -> None:
-    """Write repodata.json, repodata.json.zst and run_exports.json for every subdir of a channel folder."""
+    """Write repodata.json, repodata.json.zst and run_exports.json for every subdir of a channel folder.
+
+    :raises BadInput: there is a package of a rehearsal in it.
+    """
+    check_real(sorted(channel.glob("*/*.conda")))
     for subdir in SUBDIRS:
         if subdir != "noarch" and not (channel / subdir).is_dir():
             continue
@@ -170,6 +178,24 @@ def read_info(package: Path, names: Iterable[str]) -> dict[str, bytes]:
 def read_subdir(package: Path) -> str:
     """Return the subdir that a package says it belongs to."""
     return json.loads(read_info(package, ["info/index.json"])["info/index.json"])["subdir"]
+
+
+def read_depends(package: Path) -> list[str]:
+    """Return what a package says that it depends on."""
+    return json.loads(read_info(package, ["info/index.json"])["info/index.json"]).get("depends", [])
+
+
+def check_real(packages: Iterable[Path]) -> None:
+    """Make sure that no package is the outcome of a rehearsal.
+
+    :raises BadInput: one is.
+    """
+    for package in packages:
+        if any(spec.split()[0] == REHEARSAL_MARK for spec in read_depends(package)):
+            raise BadInput(
+                f"{package.name} comes out of a rehearsal: it was linked against stand-ins and cannot run.",
+                fix="Build the variant where its channels answer (--deps conda), and take that package.",
+            )
 
 
 def read_run_exports(package: Path) -> dict:

@@ -14,6 +14,7 @@ from typing import cast
 
 import click
 from rich.console import Console
+from rich.markup import escape
 
 from . import __version__, errors
 
@@ -30,7 +31,7 @@ def show_progress() -> Callable[[str], None]:
     start = time.monotonic()
 
     def report(message: str) -> None:
-        console.print(f"[dim]{time.monotonic() - start:6.1f} s[/dim]  {message}", markup=True)
+        console.print(f"[dim]{time.monotonic() - start:6.1f} s[/dim]  {escape(message)}", markup=True)
 
     return report
 
@@ -58,8 +59,22 @@ def dswin() -> None:
 @click.option(
     "--out", type=click.Path(path_type=Path), default=ROOT / "channel", help="The channel folder.  [default: channel]"
 )
+@click.option(
+    "--msvc",
+    type=click.Path(path_type=Path),
+    help="The folder of Microsoft's compiler, for win-64 on Linux.  [default: what DSWIN_MSVC names]",
+)
 @click.option("--build-number", type=click.IntRange(min=0), help="[default: the first that the channel does not have]")
 @click.option("--require-gpu", is_flag=True, help="The package's tests fail where they find no GPU.")
+@click.option(
+    "--rehearse",
+    is_flag=True,
+    help="Compile and link a CUDA variant for Windows on Linux, against stand-ins for what only a CUDA torch has. "
+    "Shows whether the ops build; makes no package.",
+)
+@click.option(
+    "--archs", metavar="LIST", help="With --rehearse: GPU architectures instead of the recipe's, as 8.6;8.9+PTX."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print what was built as JSON.")
 def build(
     target: str | None,
@@ -67,28 +82,37 @@ def build(
     python: str | None,
     deps: str,
     out: Path,
+    msvc: Path | None,
     build_number: int | None,
     require_gpu: bool,
+    rehearse: bool,
+    archs: str | None,
     as_json: bool,
 ) -> None:
     """Compile, package and test one variant of the recipe, and add it to a local channel."""
-    from . import binaries
+    from . import binaries, machine
     from . import build as builder
 
-    platform = target or builder.this_platform()
-    if platform != builder.this_platform():
+    platform = target or machine.this_platform()
+    variant = variant or ("cuda121" if platform == "win-64" else "cpu")
+    python = python or machine.this_python(platform)
+    if rehearse:
+        show_rehearsal(platform, variant, python, archs, msvc, as_json)
+        return
+    if archs:
         raise errors.BadInput(
-            f"A package for {platform} cannot be built on {builder.this_platform()} by this version.",
-            fix="Run dswin build on a machine of that platform.",
+            "--archs goes with --rehearse.",
+            fix="For a package of your own, set DSWIN_ARCH_LIST and run the builder on recipe/.",
         )
     built = builder.build(
         RECIPE,
         out,
         CACHE,
         platform=platform,
-        variant=variant or ("cuda121" if platform == "win-64" else "cpu"),
-        python=python or builder.this_python(),
+        variant=variant,
+        python=python,
         deps=cast(builder.Deps, deps),
+        msvc=msvc,
         number=build_number,
         require_gpu=require_gpu,
         progress=show_progress(),
@@ -110,6 +134,27 @@ def build(
     click.echo(f"Install  conda create -n ds --override-channels {channels} deepspeed-win")
 
 
+def show_rehearsal(
+    platform: str, variant: str, python: str, archs: str | None, msvc: Path | None, as_json: bool
+) -> None:
+    """Rehearse a variant and print what came out."""
+    from . import binaries, rehearsal
+
+    if platform != rehearsal.PLATFORM:
+        raise errors.BadInput(f"A build for {platform} is not rehearsed.", fix=f"Add --target {rehearsal.PLATFORM}.")
+    done = rehearsal.rehearse(
+        RECIPE, CACHE, variant=variant, python=python, archs=archs, msvc=msvc, progress=show_progress()
+    )
+    if as_json:
+        click.echo((done.folder / "report.json").read_text(encoding="utf-8"))
+        return
+    console.print(binaries.table(done.binaries))
+    click.echo(
+        f"\n{len(done.binaries)} ops compiled for {done.archs} and linked in {done.seconds / 60:.0f} min: {done.folder}"
+    )
+    click.echo("Rehearsed, not built: nothing of this can be installed, and none of it was loaded.")
+
+
 @dswin.command(context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def test(arguments: tuple[str, ...]) -> int:
@@ -117,6 +162,71 @@ def test(arguments: tuple[str, ...]) -> int:
     done = subprocess.run([sys.executable, "-m", "pytest", *(arguments or ("tests",))], cwd=ROOT, check=False)
     # pytest says 2 for interrupted, 5 for no tests; everything but 0 is a finding here.
     return 0 if done.returncode == 0 else 1
+
+
+@dswin.command()
+@click.argument("arguments", nargs=-1)
+@click.option(
+    "--variant", "variants", multiple=True, help="Once a variant.  [default: Windows cuda121 and cpu, else cpu]"
+)
+@click.option("--python", metavar="X.Y", help="The packages' Python.  [default: the one that runs dswin]")
+@click.option(
+    "--report",
+    "file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The .zip to write.  [default: dswin-proof-YYYYMMDD-HHMM.zip here]",
+)
+@click.option("--skip-tests", is_flag=True, help="Leave this project's own tests out.")
+@click.option(
+    "--require-gpu/--no-require-gpu",
+    default=None,
+    help="CUDA variants must train on a GPU.  [default: where nvidia-smi names one]",
+)
+@click.option(
+    "--msvc", type=click.Path(path_type=Path), help="On Linux: build for win-64, with this compiler and Wine."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print report.json.")
+def prove(
+    arguments: tuple[str, ...],
+    variants: tuple[str, ...],
+    python: str | None,
+    file: Path | None,
+    skip_tests: bool,
+    require_gpu: bool | None,
+    msvc: Path | None,
+    as_json: bool,
+) -> int:
+    """Find out what works on this machine, and leave one file to send back.
+
+    Looks at the machine, builds each variant, runs this project's tests (ARGUMENTS go to pytest: -- tests -k word; on Windows
+    those that need no package of Linux's). The report holds no user name, no host name and no secret.
+
+    Exit codes: 0 all that ran passed, 1 something did not, 3 no variant could be built.
+    """
+    from datetime import datetime
+
+    from . import privacy, proof
+    from . import prove as prover
+
+    file = file or Path.cwd() / prover.name_report(datetime.now())
+    default = ("tests/unit",) if os.name == "nt" else ("tests",)
+    found = prover.prove(
+        RECIPE,
+        ROOT / "channel",
+        CACHE,
+        file,
+        variants=variants,
+        python=python,
+        require_gpu=require_gpu,
+        msvc=msvc,
+        tests=() if skip_tests else arguments or default,
+        progress=show_progress(),
+    )
+    if as_json:
+        click.echo(json.dumps(proof.to_document(found, privacy.read_names()), indent=1))
+    else:
+        click.echo(f"\nReport  {file.absolute()}")
+    return found.exit_code
 
 
 @dswin.group()

@@ -1,104 +1,71 @@
-"""A job of worker.py, seen from outside: start it, follow it, end it whole, say why it failed."""
+"""A job of worker.py, seen from outside: start it, follow it, say why it failed."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import shlex
-import shutil
-import signal
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from . import worker
 from .errors import CheckFailed, MachineLacks
+from .machine import Machine
 
 Progress = Callable[[str], None]
 
 
-def put_compiler_cache(cache: Path) -> Path:
-    """Return a folder with the program that build.sh looks for: ccache, with its files below ``cache``.
+def run(job: dict, machine: Machine, log: Path, cache: Path, environment: dict[str, str], progress: Progress) -> dict:
+    """Run a job of worker.py on a machine, its output in ``log``, and return its result.
 
-    A build script hides the caller's variables, so that the settings are in the program.
-    """
-    folder = cache / "bin"
-    folder.mkdir(parents=True, exist_ok=True)
-    ccache = shutil.which(
-        "ccache", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    )
-    program = folder / "dswin-compiler-cache"
-    if ccache is None or os.name != "posix":
-        program.unlink(missing_ok=True)
-        return folder
-    text = f"""#!/bin/sh
-export CCACHE_DIR={shlex.quote(str(cache / "ccache"))} CCACHE_NOHASHDIR=1 CCACHE_COMPILERCHECK='%compiler% -v' CCACHE_MAXSIZE=2G
-exec {shlex.quote(ccache)} "$@"
-"""
-    scratch = program.with_suffix(".new")
-    scratch.write_text(text, encoding="utf-8")
-    scratch.chmod(0o755)
-    os.replace(scratch, program)
-    return folder
-
-
-def run(job: dict, log: Path, cache: Path, environment: dict[str, str], progress: Progress) -> dict:
-    """Run a job of worker.py, its output in ``log``, and return its result.
-
-    Ctrl-C ends the whole process group, compilers too.
-
+    :param job: as worker.py has it, its paths as programs on that machine name them.
     :raises CheckFailed: the job failed; the error holds the end of the log.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_bytes(b"")
     with tempfile.TemporaryDirectory(prefix="job-", dir=cache) as folder:
         result = Path(folder) / "result.json"
         job_file = Path(folder) / "job.json"
-        job_file.write_text(json.dumps({**job, "result": str(result)}), encoding="utf-8")
-        with log.open("w", encoding="utf-8") as file:
-            process = subprocess.Popen(
-                [sys.executable, str(Path(worker.__file__)), str(job_file)],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                env={
-                    **os.environ,
-                    "RATTLER_CACHE_DIR": str(cache / "rattler"),
-                    "PATH": os.pathsep.join([str(put_compiler_cache(cache)), os.environ.get("PATH", "")]),
-                    **environment,
-                },
-                start_new_session=os.name == "posix",
-            )
-            try:
-                _follow(process, log, progress)
-            except BaseException:
-                _end(process)
-                raise
-        if process.returncode == 0 and result.is_file():
+        job_file.write_text(json.dumps({**job, "result": machine.name(result)}), encoding="utf-8")
+        with _follow(log, progress):
+            code = machine.run_python([Path(worker.__file__), job_file], log, environment)
+        if code == 0 and result.is_file():
             return json.loads(result.read_text(encoding="utf-8"))
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    if any("No space left on device" in line for line in lines[-200:]):
+    if any(full in line for line in lines[-200:] for full in _DISK_FULL):
         raise MachineLacks("The disk is full.", fix="Free some space and run again; nothing was added to the channel.")
     op = _name_failed_op(lines)
     what = f"Compiling the op {op} failed." if op else f"The {job['do']} failed."
     raise CheckFailed(what, fix=f"The whole log is {log}.", log="\n".join(find_last_words(lines)))
 
 
-def _follow(process: subprocess.Popen, log: Path, progress: Progress) -> None:
-    """Wait for a process and report the steps that its log announces."""
-    with log.open(encoding="utf-8", errors="replace") as file:
-        while True:
-            try:
-                code = process.wait(timeout=0.5)
-            except subprocess.TimeoutExpired:
-                code = None
-            for line in file:
-                if step := _name_step(line):
-                    progress(step)
-            if code is not None:
-                return
+#: What programs say when a disk is full, on Linux and on Windows.
+_DISK_FULL = ("No space left on device", "There is not enough space on the disk")
+
+
+@contextmanager
+def _follow(log: Path, progress: Progress) -> Iterator[None]:
+    """Report the steps that a log announces, while it grows."""
+    ended = threading.Event()
+
+    def read() -> None:
+        with log.open(encoding="utf-8", errors="replace") as file:
+            last = False
+            while not last:
+                last = ended.wait(0.5)
+                for line in file:
+                    if step := _name_step(line):
+                        progress(step)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        reader.join()
 
 
 def _name_op(line: str) -> str | None:
@@ -123,27 +90,16 @@ def _name_step(line: str) -> str | None:
     return None
 
 
+#: cmd writes a script's lines before it runs them, those too that speak of another case. Whether there is libaio on Windows
+#: is asked by linking with it.
+_SAYS_NOTHING = re.compile(r"%SRC_DIR%>|\s*(@?rem\b|::|echo\b)|.*LNK1181.*'aio\.lib'", re.IGNORECASE)
+
+
 def find_last_words(lines: list[str], count: int = 40) -> list[str]:
     """Return the lines that explain a failure: those around the first error, else the last ones."""
-    lines = [line for line in lines if line.strip()]
+    lines = [line for line in lines if line.strip() and not _SAYS_NOTHING.match(line)]
     marks = (": error", "fatal error", "error:", "ERROR:", "FAILED:", "Error:", "error C", "LNK", "Script failed")
     first = next((n for n, line in enumerate(lines) if any(mark in line for mark in marks)), None)
     if first is None:
         return lines[-count:]
     return lines[max(0, first - 12) : first + count - 12]
-
-
-def _end(process: subprocess.Popen) -> None:
-    if process.poll() is None:
-        if os.name == "posix":
-            os.killpg(process.pid, signal.SIGTERM)
-        else:
-            process.terminate()
-        try:
-            process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            if os.name == "posix":
-                os.killpg(process.pid, signal.SIGKILL)
-            else:
-                process.kill()
-            process.wait()

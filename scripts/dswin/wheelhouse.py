@@ -6,7 +6,6 @@ The same recipe, with the same requirements, solves and builds against it: the p
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import re
@@ -22,11 +21,13 @@ from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
-from . import lock
+from . import cuda_shims, cuda_torch, lock
 from .channel import FIXTURE_MARK, index_subdir
 from .errors import BadInput, MachineLacks
+from .import_libraries import Tools
 from .interpreter import describe_python, describe_windows_python
 from .msvc_shims import describe_msvc
+from .package_store import digest, hash_file, keep, link, read_subdir, write_size
 from .redistributables import REDISTRIBUTABLES
 from .shims import describe_gcc
 from .wheels import CONVERTER_VERSION, Source, choose_requirements, convert_wheel, read_metadata
@@ -67,10 +68,12 @@ class WindowsParts:
 
     :param python: the folder that holds python.exe, as python.org's installer leaves it.
     :param msvc: the compiler; its packages name its folder, on a machine that is no Windows as Wine does (``Z:``).
+    :param tools: runs programs of that tree, as an open Wine host does. Only a rehearsal of CUDA needs it, for lib.exe.
     """
 
     python: Path
     msvc: Msvc
+    tools: Tools | None = None
 
 
 @dataclass(frozen=True)
@@ -81,12 +84,14 @@ class Deps:
     :param python: ``3.11``.
     :param torch: ``2.13``; a third number pins the patch release.
     :param pins: versions of other projects, by their name on the package index: ``{"numpy": "==1.26.*"}``.
+    :param cuda: ``13.0`` for the rehearsal of a CUDA build, on win-64 only.
     """
 
     platform: str
     python: str
     torch: str
     pins: Mapping[str, str] = field(default_factory=dict)
+    cuda: str | None = None
 
     def __post_init__(self) -> None:
         for what, value, pattern in (
@@ -95,6 +100,11 @@ class Deps:
         ):
             if not re.fullmatch(pattern, value):
                 raise BadInput(f"{value!r} is no version of {what}.", fix="Write it like 3.11, torch like 2.13.")
+        if self.cuda not in (None, cuda_shims.VERSION) or (self.cuda and self.platform != "win-64"):
+            raise BadInput(
+                f"CUDA {self.cuda} on {self.platform} cannot be rehearsed.",
+                fix=f"Only CUDA {cuda_shims.VERSION} on win-64 can.",
+            )
 
     @property
     def requirements(self) -> list[str]:
@@ -102,13 +112,17 @@ class Deps:
         wanted = dict.fromkeys(PROJECTS, "")
         if self.platform == "win-64":
             wanted.update(WINDOWS_PROJECTS)
+        if self.cuda:
+            wanted["nvidia-ml-py"] = ""
+            del wanted["intel-openmp"]  # the stand-in of llvm-openmp takes its place
         wanted.update({name: spec if not spec[:1].isdigit() else f"=={spec}" for name, spec in self.pins.items()})
         return [f"torch=={self.torch}.*", *(name + wanted[name] for name in sorted(wanted) if name != "torch")]
 
     @property
     def label(self) -> str:
         # Not the platform first: conda cuts a folder that begins like a subdir out of a channel's url.
-        return f"torch{self.torch}-py{self.python}-{self.platform}"
+        rehearsal = f"rehearsal-cuda{self.cuda}-" if self.cuda else ""
+        return f"{rehearsal}torch{self.torch}-py{self.python}-{self.platform}"
 
 
 def make_channel(
@@ -119,6 +133,7 @@ def make_channel(
     torch: str,
     pins: Mapping[str, str] | None = None,
     windows: WindowsParts | None = None,
+    cuda: str | None = None,
     progress: Progress = lambda _: None,
 ) -> Path:
     """Make the channel, or find it made, and return its folder, ``root/torch<torch>-py<python>-<platform>-<digest>``.
@@ -129,11 +144,18 @@ def make_channel(
 
     :param root: a cache folder, shared by all channels. A second process waits for the first.
     :param windows: for win-64, and only there: the Python and the compiler, which are then not this machine's own.
-    :raises BadInput: a platform or Python that this machine cannot serve.
+    :param cuda: ``13.0`` makes a channel to rehearse a CUDA build with, and its name says so: CUDA's compiler and
+        libraries to compile and link with, and a torch that only claims to have CUDA. Wants ``windows.tools``.
+    :raises BadInput: a platform, Python or CUDA that this machine cannot serve.
     :raises MachineLacks: no compiler, no CPU build of torch, no network, no space.
     """
     root = Path(root).absolute()
-    deps = Deps(platform, python, torch, pins or {})
+    deps = Deps(platform, python, torch, pins or {}, cuda)
+    tools = windows.tools if windows else None
+    if cuda and tools is None:
+        raise BadInput(
+            "A rehearsal of CUDA makes import libraries, and has no lib.exe.", fix="Open a Wine host for it."
+        )
     if windows and platform == "win-64":
         local = [*describe_windows_python(windows.python, python), *describe_msvc(windows.msvc)]
     else:
@@ -142,8 +164,9 @@ def make_channel(
         "requirements": deps.requirements,
         "local": {source.name: source.identity for source in local},
         "converter": CONVERTER_VERSION,
+        **({"cuda": [cuda_shims.WHEELS, cuda_torch.identify(cuda)]} if cuda else {}),
     }
-    channel = root / f"{deps.label}-{_digest(inputs)[:8]}"
+    channel = root / f"{deps.label}-{digest(inputs)[:8]}"
     if channel.is_dir():
         return channel
     with (
@@ -152,7 +175,7 @@ def make_channel(
         tempfile.TemporaryDirectory(dir=root, prefix=_SCRATCH, ignore_cleanup_errors=True) as scratch,
     ):
         if not channel.is_dir():
-            _fill(channel, root / "packages", Path(scratch), deps, local, inputs, progress)
+            _fill(channel, root / "packages", Path(scratch), deps, local, inputs, tools, progress)
     return channel
 
 
@@ -166,15 +189,20 @@ def _fill(
     deps: Deps,
     local: list[Source],
     inputs: Mapping[str, object],
+    tools: Tools | None,
     progress: Progress,
 ) -> None:
     wheels = download_wheels(deps, scratch / "wheels", progress)
-    sources = [*local, *(source for wheel in wheels for source in _describe_wheel(wheel, deps))]
-    packages = [_keep(store, source, scratch, progress) for source in sources]
+    sources = [*local, *(source for wheel in wheels for source in _describe_wheel(wheel, deps, tools))]
+    if deps.cuda and tools:
+        progress(f"downloading CUDA {deps.cuda} (1 GB)")
+        _run_pip(["download", "--dest", str(scratch / "cuda"), "--no-deps", *_aim(deps), *cuda_shims.WHEELS])
+        sources += cuda_shims.describe_cuda(sorted((scratch / "cuda").glob("*.whl")), tools)
+    packages = [keep(store, source, scratch, progress) for source in sources]
     progress(f"indexing {len(packages)} packages")
     new = scratch / "channel"
     for file in packages:
-        _link(file, new / _read_subdir(file) / file.name)
+        link(file, new / read_subdir(file) / file.name)
     for subdir in (deps.platform, "noarch"):
         index_subdir(new, subdir, compressed=False)
     (new / FIXTURE_MARK).write_text(_FIXTURE_TEXT, encoding="utf-8")
@@ -295,71 +323,19 @@ def _run_pip(arguments: list[str]) -> None:
     raise MachineLacks(what, fix=fix, log=log)
 
 
-# ---- The store: every package ever made, by what it was made of
-
-
-def _describe_wheel(wheel: Path, deps: Deps) -> list[Source]:
+def _describe_wheel(wheel: Path, deps: Deps, tools: Tools | None) -> list[Source]:
     project, version = wheel.name.split("-")[:2]
     if describe := REDISTRIBUTABLES.get(canonicalize_name(project)):
         return describe(wheel)
-    return [
-        Source(
-            project,
-            f"{_hash_file(wheel)} {deps.platform} {deps.python}",
-            f"converting {project} {version} ({_write_size(wheel)})",
-            lambda folder, digest: convert_wheel(
-                wheel, folder, platform=deps.platform, python=deps.python, digest=digest
-            ),
-        )
-    ]
-
-
-def _keep(store: Path, source: Source, scratch: Path, progress: Progress) -> Path:
-    """The package made from *source*, made now if the store lacks it."""
-    digest = _digest([source.name, source.identity, CONVERTER_VERSION])
-    home = store / f"{source.name}-{digest[:16]}"
-    if not home.is_dir():
-        progress(source.title)
-        work = Path(tempfile.mkdtemp(dir=scratch))
-        made = source.make(work, digest)
-        ready = work / "ready"
-        ready.mkdir()
-        made.replace(ready / made.name)
-        home.parent.mkdir(exist_ok=True)
-        ready.replace(home)
-    [package] = home.iterdir()
-    return package
-
-
-def _read_subdir(package: Path) -> str:
-    import rattler
-
-    return str(rattler.IndexJson.from_package_archive(package).subdir)
-
-
-def _link(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        target.hardlink_to(source)
-    except OSError:  # a file system without hard links
-        shutil.copyfile(source, target)
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def _hash_file(path: Path) -> str:
-    digest = hashlib.sha256()  # hashlib.file_digest is of Python 3.11
-    with path.open("rb") as file:
-        while chunk := file.read(2**20):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-def _write_size(path: Path) -> str:
-    size = path.stat().st_size
-    return f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
+    source = Source(
+        project,
+        f"{hash_file(wheel)} {deps.platform} {deps.python}",
+        f"converting {project} {version} ({write_size(wheel)})",
+        lambda folder, digest: convert_wheel(wheel, folder, platform=deps.platform, python=deps.python, digest=digest),
+    )
+    if project == "torch" and deps.cuda and tools:
+        return cuda_torch.describe_torch(wheel, source, deps.cuda, tools)
+    return [source]
 
 
 @contextmanager

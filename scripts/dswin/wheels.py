@@ -29,7 +29,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from .errors import BadInput
 
 #: Raise it when a package made from the same input would come out different: it is part of every cache key.
-CONVERTER_VERSION = 2
+CONVERTER_VERSION = 3
 
 #: The projects whose conda-forge name is not their normalized name on the package index.
 CONDA_NAMES: Mapping[str, str] = {
@@ -50,11 +50,11 @@ LEFT_OUT: Mapping[str, tuple[str, ...]] = {
         "torch/bin/*.pt",
         "torch/bin/*.ptl*",
         "torch/lib/*_test.so",
-        # Static libraries that are inside torch_cpu.dll already; the import libraries stay.
+        # Static libraries that are inside torch_cpu.dll already. The import libraries stay, and sleef.lib, which torch's
+        # BuildExtension names on every extension's command line.
         "torch/lib/dnnl.lib",
         "torch/lib/libproto*.lib",
         "torch/lib/kineto.lib",
-        "torch/lib/sleef.lib",
         "torch/lib/XNNPACK.lib",
         # Second copies of what is in torch/lib, for the programs above.
         "torch/bin/*.dll",

@@ -3,8 +3,9 @@
 A process, because a build must be stopped whole by Ctrl-C, because its output is a log, and because the same file runs under
 another Python, a Windows one too. It imports nothing of dswin. A job is one JSON object:
 
-    {"do": "build", "recipe": folder, "platform": subdir, "variant": {key: value}, "channels": [url], "output": folder}
-    {"do": "test",  "package": file, "channels": [url]}
+    {"do": "build", "recipe": folder, "platform": subdir, "variant": {key: value}, "channels": [url],
+     "priority": "strict" (default) or "disabled", "output": folder}
+    {"do": "test",  "package": file, "channels": [url], "priority": ...}
 
 Its log goes to standard output, and one line of JSON to the file that the job names in "result".
 """
@@ -60,7 +61,7 @@ def build(job: dict) -> dict:
     tool = rb.ToolConfiguration(
         keep_build=True,
         test_strategy="skip",
-        channel_priority="strict",
+        channel_priority=job.get("priority", "strict"),
         use_sharded=False,
         use_zstd=False,
         use_bz2=False,
@@ -76,7 +77,7 @@ def test(job: dict) -> dict:
     package = rb.Package.from_file(job["package"])
     results = package.run_tests(
         channel=job["channels"],
-        channel_priority="strict",
+        channel_priority=job.get("priority", "strict"),
         progress_callback=Log(),
         use_sharded=False,
         use_zstd=False,

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import multiprocessing
-import os
 import subprocess
 import sys
 import zipfile
@@ -14,7 +11,7 @@ from pathlib import Path
 import pytest
 from conda_package_streaming.package_streaming import stream_conda_component
 
-from building import ROOT, Build, run_dswin
+from building import ROOT, USERS, Build, run_dswin
 from dswin import channel, ops
 
 PYTHON = "{}.{}".format(*sys.version_info)
@@ -82,38 +79,15 @@ def test_the_wheel_asks_for_the_torch_it_was_built_with(built: Build) -> None:
     assert "Requires-Dist: ninja" not in text
 
 
-def _install(prefix: str, channels: list[str], specs: list[str]) -> None:
-    import rattler
-
-    async def run() -> None:
-        gateway = rattler.Gateway(
-            default_config=rattler.SourceConfig(sharded_enabled=False, zstd_enabled=False, bz2_enabled=False)
-        )
-        records = await rattler.solve(
-            sources=[rattler.Channel(url) for url in channels],
-            specs=specs,
-            gateway=gateway,
-            platforms=["linux-64", "noarch"],
-            virtual_packages=rattler.VirtualPackage.detect(),
-            channel_priority=rattler.ChannelPriority.Strict,
-        )
-        await rattler.install(records=records, target_prefix=prefix, show_progress=False)
-
-    asyncio.run(run())
-    # py-rattler can crash while the interpreter ends.
-    os._exit(0)
-
-
 @pytest.fixture(scope="session")
 def prefix(built: Build, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment made from the channel by another program than the one that tested the package."""
     folder = tmp_path_factory.mktemp("prefix") / "an environment"
-    process = multiprocessing.get_context("spawn").Process(
-        target=_install, args=(str(folder), built.channels, ["deepspeed-win", "pip", f"python {PYTHON}.*"])
-    )
-    process.start()
-    process.join(300)
-    assert process.exitcode == 0
+    channels = [word for url in built.channels for word in ("--channel", url)]
+    specs = [word for spec in ("deepspeed-win", "pip", f"python {PYTHON}.*") for word in ("--spec", spec)]
+    command = [sys.executable, USERS / "install.py", folder, *channels, *specs]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
 

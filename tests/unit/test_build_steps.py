@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from dswin import build, channel, job
+from dswin import build, channel, job, machine, rehearsal
 from dswin.errors import BadInput, CheckFailed, MachineLacks
+from dswin.machine import Here
 
 RECIPE = Path(__file__).parents[2] / "recipe"
 CPU = build.Variant({"ds_variant": "cpu", "python": "3.11"}, "cpu_py311_0")
@@ -47,20 +48,22 @@ def test_torch_is_read_from_the_recipe(platform: str, variant: str, torch: str) 
 
 
 def test_the_next_number_is_one_more_than_the_channel_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert build.next_number(tmp_path, RECIPE, CPU) == 0
+    assert build.next_number(tmp_path, RECIPE, "linux-64", CPU) == 0
     records = [
         {"version": "0.19.8", "build": "cpu_py311_0"},
         {"version": "0.19.8", "build": "cpu_py311_4"},
         {"version": "0.19.8", "build": "cpu_py312_7"},
         {"version": "0.18.0", "build": "cpu_py311_9"},
+        {"version": "0.19.8", "build": "cpu_py311_8", "subdir": "win-64"},
     ]
+    records = [{"subdir": "linux-64", **record} for record in records]
     monkeypatch.setattr(channel, "list_packages", lambda *_: records)
-    assert build.next_number(tmp_path, RECIPE, CPU) == 5
+    assert build.next_number(tmp_path, RECIPE, "linux-64", CPU) == 5
 
 
 def test_conda_channels_are_taken_where_they_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "is_reachable", lambda _: True)
-    urls = build.find_deps("auto", tmp_path, RECIPE, "win-64", CUDA, lambda _: None)
+    urls = build.find_deps("auto", tmp_path, RECIPE, "win-64", CUDA, Here(tmp_path), lambda _: None)
     assert [url.rsplit("/", 1)[1] for url in urls] == ["pytorch", "nvidia", "conda-forge"]
 
 
@@ -74,14 +77,14 @@ def test_without_them_wheels_serve_the_cpu_variant_only(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(build.wheelhouse, "make_channel", make_channel)
     said: list[str] = []
-    [url] = build.find_deps("auto", tmp_path, RECIPE, "linux-64", CPU, said.append)
-    assert url == (tmp_path / "deps" / "made").as_uri()
+    [url] = build.find_deps("auto", tmp_path, RECIPE, "linux-64", CPU, Here(tmp_path), said.append)
+    assert url == tmp_path / "deps" / "made"
     assert (made["torch"], made["python"]) == ("2.13", "3.11")
     assert "conda-forge does not answer" in said[0]
     with pytest.raises(MachineLacks, match="CUDA compiler"):
-        build.find_deps("auto", tmp_path, RECIPE, "linux-64", CUDA, lambda _: None)
+        build.find_deps("auto", tmp_path, RECIPE, "linux-64", CUDA, Here(tmp_path), lambda _: None)
     with pytest.raises(MachineLacks, match="does not answer"):
-        build.find_deps("conda", tmp_path, RECIPE, "linux-64", CPU, lambda _: None)
+        build.find_deps("conda", tmp_path, RECIPE, "linux-64", CPU, Here(tmp_path), lambda _: None)
 
 
 def test_a_full_disk_is_seen_before_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +117,7 @@ def test_a_failing_op_is_named_with_the_log_that_explains_it(tmp_path: Path, mon
     use_worker(tmp_path, monkeypatch, f"import sys\nprint({LOG!r})\nsys.exit(1)\n")
     said: list[str] = []
     with pytest.raises(CheckFailed, match="the op cpu_lion failed") as caught:
-        job.run({"do": "build"}, tmp_path / "logs" / "x.log", tmp_path, {}, said.append)
+        job.run({"do": "build"}, Here(tmp_path), tmp_path / "logs" / "x.log", tmp_path, {}, said.append)
     assert "fatal error: nothing.h" in caught.value.log
     assert str(tmp_path / "logs" / "x.log") in caught.value.fix
     assert said == ["build: running", "compiling cpu_adam", "compiling cpu_lion"]
@@ -124,14 +127,32 @@ def test_a_failure_of_something_else_names_no_op(tmp_path: Path, monkeypatch: py
     log = LOG.splitlines()[1] + "\nrattler-build: linking check error\n"
     use_worker(tmp_path, monkeypatch, f"import sys\nprint({log!r})\nsys.exit(1)\n")
     with pytest.raises(CheckFailed, match="The build failed") as caught:
-        job.run({"do": "build"}, tmp_path / "x.log", tmp_path, {}, lambda _: None)
+        job.run({"do": "build"}, Here(tmp_path), tmp_path / "x.log", tmp_path, {}, lambda _: None)
     assert "linking check error" in caught.value.log
+
+
+def test_the_last_words_are_the_failure_and_not_the_script(tmp_path: Path) -> None:
+    lines = [
+        "%SRC_DIR%>if not defined DS_ACCELERATOR (",
+        "    echo ERROR: ds_variant is nothing",
+        "exit /b 1",
+        ")",
+        ":: ---- ERROR: a comment",
+        "  LINK : fatal error LNK1181: cannot open input file 'aio.lib'",
+        "%SRC_DIR%>call jobs.bat",
+        *["  copying a file"] * 60,
+        "  x.obj : error LNK2019: unresolved external symbol f",
+        "ERROR: Failed building wheel for deepspeed",
+    ]
+    words = job.find_last_words(lines)
+    assert "error LNK2019" in words[12]
+    assert not [line for line in words if "ds_variant" in line or "a comment" in line or "aio" in line]
 
 
 def test_a_disk_that_fills_up_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_worker(tmp_path, monkeypatch, "import sys\nprint('cc1plus: No space left on device')\nsys.exit(1)\n")
     with pytest.raises(MachineLacks, match="disk is full"):
-        job.run({"do": "build"}, tmp_path / "x.log", tmp_path, {}, lambda _: None)
+        job.run({"do": "build"}, Here(tmp_path), tmp_path / "x.log", tmp_path, {}, lambda _: None)
 
 
 def test_ctrl_c_ends_the_compilers_too(tmp_path: Path) -> None:
@@ -143,9 +164,10 @@ def test_ctrl_c_ends_the_compilers_too(tmp_path: Path) -> None:
         "child.wait()\n"
     )
     code = (
-        "import sys; from pathlib import Path; from dswin import job, worker\n"
+        "import sys; from pathlib import Path; from dswin import job, machine, worker\n"
         f"worker.__file__ = {str(tmp_path / 'worker.py')!r}\n"
-        f"job.run({{'do': 'build'}}, Path({str(tmp_path)!r}) / 'x.log', Path({str(tmp_path)!r}), {{}}, print)\n"
+        f"cache = Path({str(tmp_path)!r})\n"
+        "job.run({'do': 'build'}, machine.Here(cache), cache / 'x.log', cache, {}, print)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
     pid = tmp_path / "pid"
@@ -170,3 +192,37 @@ def is_running(pid: int) -> bool:
         return False
     # A zombie that nobody has waited for is gone for our purpose.
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def test_a_rehearsal_asks_for_archs_as_torch_does() -> None:
+    wanted = rehearsal.list_archs("7.5;8.6;9.0+PTX")
+    assert (wanted.sass, wanted.ptx) == (("7.5", "8.6", "9.0"), ("9.0",))
+    assert str(wanted) == "7.5 8.6 9.0+PTX"
+    assert build.read_archs(RECIPE, "win-64", "cuda130") == "7.5;8.0;8.6;8.9;9.0;10.0;12.0+PTX"
+
+
+def test_only_a_cuda_variant_is_rehearsed(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="cannot be rehearsed"):
+        rehearsal.rehearse(RECIPE, tmp_path, variant="cpu", python="3.11")
+
+
+def test_a_windows_build_without_a_compiler_says_how_to_get_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DSWIN_MSVC", raising=False)
+    with pytest.raises(MachineLacks, match="No MSVC tree is named") as caught:
+        build.build(RECIPE, tmp_path / "out", tmp_path / "cache", platform="win-64", variant="cpu", python="3.11")
+    assert "DSWIN_MSVC" in caught.value.fix
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_compiler_cache_of_windows_stands_in_front_of_cl(tmp_path: Path) -> None:
+    program = tmp_path / "ccache.exe"
+    program.write_bytes(b"MZ")
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    machine.put_windows_cache(program, folder, lambda path: f"C:\\a b\\{path.name}")
+    assert {file.name for file in folder.iterdir()} == {"cl.exe", "ccache.exe", "dswin-compiler-cache.bat"}
+    lines = (folder / "dswin-compiler-cache.bat").read_bytes().decode().split("\r\n")
+    assert lines[0] == '@set "PATH=C:\\a b\\bin;%PATH%"'
+    assert '@set "PYTORCH_NVCC=ccache nvcc"' in lines

@@ -12,14 +12,15 @@ from dswin.errors import BadInput, CheckFailed
 from dswin.wheels import Member, write_package
 
 
-def make_package(folder: Path, number: int = 0, subdir: str = "linux-64", run_exports: dict | None = None) -> Path:
+def make_package(folder: Path, number: int = 0, subdir: str = "linux-64", run_exports: dict | None = None,
+                 depends: tuple[str, ...] = ()) -> Path:  # fmt: skip
     """A tiny real package."""
     index = {
         "name": "tiny",
         "version": "1.0",
         "build": f"cpu_py311_{number}",
         "build_number": number,
-        "depends": [],
+        "depends": list(depends),
         "subdir": subdir,
     }
     folder = folder / subdir
@@ -141,3 +142,19 @@ def test_broken_repodata_is_named(tmp_path: Path) -> None:
 def test_reindexing_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="not a conda channel"):
         channel.reindex(tmp_path)
+
+
+def test_the_outcome_of_a_rehearsal_is_never_in_a_channel(tmp_path: Path) -> None:
+    real = make_package(tmp_path / "made")
+    rehearsed = make_package(tmp_path / "rehearsed", 1, "win-64", depends=("python", "__rehearsal"))
+    out = tmp_path / "channel"
+    channel.add(out, [real])
+    before = list_tree(out)
+    with pytest.raises(BadInput, match="comes out of a rehearsal"):
+        channel.add(out, [rehearsed])
+    assert list_tree(out) == before
+    # Put there by hand, it stops the next index.
+    (out / "win-64").mkdir()
+    (out / "win-64" / rehearsed.name).write_bytes(rehearsed.read_bytes())
+    with pytest.raises(BadInput, match="comes out of a rehearsal"):
+        channel.reindex(out)

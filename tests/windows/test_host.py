@@ -11,42 +11,22 @@ from pathlib import Path
 
 import pytest
 
-from dswin.errors import BadInput, CheckFailed, MachineLacks
-from dswin.wine import Host, Msvc, download_wheels, find_msvc, install_wheels, make_python, open_host
-from dswin.wine.prefix import find_wine
+from dswin.errors import BadInput, CheckFailed
+from dswin.wine import Host, download_wheels, install_wheels, make_python
 
-#: Kept between runs: a prefix takes 10 s to make, a Python minutes.
-CACHE = Path(os.environ.get("DSWIN_TEST_WINE_CACHE") or Path(__file__).parents[2] / ".dswin" / "wine")
 ACCESS_VIOLATION = -1073741819  # 0xC0000005
 
 
-@pytest.fixture(scope="session")
-def msvc() -> Msvc:
-    try:
-        find_wine()
-    except MachineLacks as error:
-        pytest.skip(f"no Wine: {error.what}")
-    try:
-        return find_msvc()
-    except MachineLacks as error:
-        pytest.skip(f"no MSVC tree: {error.what}")
+@pytest.fixture(scope="module", autouse=True)
+def nothing_runs_afterwards(wine_cache: Path) -> Iterator[None]:
+    """Made before the host is opened, and so asked after it is closed."""
+    yield
+    assert list_running(wine_cache / "prefix") == []
 
 
-@pytest.fixture
-def host(msvc: Msvc) -> Iterator[Host]:
-    with open_host(CACHE, msvc, print) as host:
-        yield host
-    assert list_running(host) == []
-
-
-@pytest.fixture
-def python(host: Host) -> Path:
-    return make_python(host, CACHE, print) / "python.exe"
-
-
-def list_running(host: Host) -> list[str]:
+def list_running(prefix: Path) -> list[str]:
     """The command lines of all processes of the prefix, wineserver's too."""
-    mark = f"WINEPREFIX={host.prefix}".encode()
+    mark = f"WINEPREFIX={prefix.absolute()}".encode()
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -134,7 +114,7 @@ def test_a_timeout_ends_the_whole_tree(host: Host, python: Path, tmp_path: Path)
         host.run([python, "-c", parent], timeout=5)
     assert caught.value.log == "started"
     assert time.monotonic() - begin < 20
-    assert list_running(host) == []
+    assert list_running(host.prefix) == []
     time.sleep(5)
     assert not late.exists()
     assert host.check(["cmd", "/c", "echo works again"]) == "works again\n"
@@ -144,7 +124,7 @@ def test_ctrl_c_ends_the_whole_tree(host: Host) -> None:
     threading.Timer(2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
         host.run(["cmd", "/c", "ping -n 60 127.0.0.1"])
-    assert list_running(host) == []
+    assert list_running(host.prefix) == []
 
 
 def test_a_program_that_leaves_another_one_behind_does_not_hang(host: Host) -> None:
@@ -172,9 +152,9 @@ def test_python_and_its_pip(host: Host, python: Path, tmp_path: Path) -> None:
     assert host.run([python, "-c", "import ctypes; ctypes.string_at(0)"]).code != 0
 
 
-def test_python_is_made_once(host: Host, python: Path) -> None:
+def test_python_is_made_once(host: Host, python: Path, wine_cache: Path) -> None:
     begin = time.monotonic()
-    assert make_python(host, CACHE, pytest.fail) == python.parent
+    assert make_python(host, wine_cache, pytest.fail) == python.parent
     assert time.monotonic() - begin < 1
 
 

@@ -24,7 +24,8 @@ from .toolchain import Toolchain
 
 #: The version that Debian 12 has the source of.
 VERSION = "3.11.2"
-_MINOR = "3.11"
+#: The major.minor of it, which packages that are built with it are for.
+MINOR = "3.11"
 _SUITE = "bookworm"
 #: Debian's source packages, by the folder that each is unpacked to.
 _SOURCES = {"python": "python3.11", "zlib": "zlib", "bzip2": "bzip2", "xz": "xz-utils", "libffi": "libffi"}
@@ -58,7 +59,7 @@ def make_python(host: Host, cache: Path, progress: Progress = lambda _: None) ->
             _compile(host, Path(scratch), progress).rename(bare)
         progress("installing pip, setuptools, wheel and Microsoft's runtime DLLs")
         wheels = Path(scratch) / "wheels"
-        download_wheels(list(_WHEELS), _MINOR, wheels)
+        download_wheels(list(_WHEELS), MINOR, wheels)
         # In its place from the start: Scripts/pip.exe holds the whole path of python.exe.
         shutil.rmtree(tree, ignore_errors=True)
         shutil.copytree(bare, tree)
@@ -106,13 +107,13 @@ def find_host_python() -> Path:
         return Path(sys.executable)
     for folder in os.get_exec_path():
         # A shim of pyenv is there for every version and runs only some.
-        if program := shutil.which(f"python{_MINOR}", path=folder):
+        if program := shutil.which(f"python{MINOR}", path=folder):
             done = subprocess.run([program, "-I", "-c", "import sys"], capture_output=True, check=False)
             if done.returncode == 0:
                 return Path(program)
     raise MachineLacks(
-        f"Building Python {VERSION} for Windows takes a Python {_MINOR} on this machine, and there is none on the PATH.",
-        fix=f"Install one (Debian 12: apt-get install python{_MINOR}; elsewhere: pyenv or uv) and run again.",
+        f"Building Python {VERSION} for Windows takes a Python {MINOR} on this machine, and there is none on the PATH.",
+        fix=f"Install one (Debian 12: apt-get install python{MINOR}; elsewhere: pyenv or uv) and run again.",
     )
 
 

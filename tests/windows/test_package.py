@@ -1,0 +1,125 @@
+"""The Windows package as its users meet it: built by bld.bat, installed into a fresh prefix by Windows py-rattler, trained from
+cmd, through activation and without it, started by the launcher, fine-tuned."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import lief
+import pytest
+
+from building import ROOT, USERS, Build
+from dswin import channel, ops
+from dswin.wine import Host, download_wheels, install_wheels
+from dswin.wine.python import MINOR
+
+VECTOR_OPS = {"cpu_adam": 500, "cpu_adagrad": 300, "cpu_lion": 300, "fused_adam": 300}
+#: transformers 4 is what torch 2.5 is used with.
+FINE_TUNING = ["transformers==4.57.*", "accelerate==1.12.*"]
+
+
+def run_batch(host: Host, folder: Path, lines: list[str], **env: str) -> str:
+    """Run lines in cmd, in ``folder``, stopping at the first that fails."""
+    script = folder / "run.bat"
+    text = ["@echo off", "chcp 65001 >nul", *(f"{line} || exit /b 1" for line in lines)]
+    script.write_bytes("\r\n".join([*text, ""]).encode())
+    # As on a user's machine: no compiler on the PATH.
+    done = host.run(
+        ["cmd", "/d", "/c", script], cwd=folder, env={"WINEPATH": "", "INCLUDE": "", "LIB": "", **env}, timeout=1200
+    )
+    assert done.code == 0, done.output
+    return done.output
+
+
+def check_training(result: Path) -> None:
+    runs = json.loads(result.read_text(encoding="utf-8"))
+    assert [run["optimizer"] for run in runs.values()] == ["DeepSpeedCPUAdam", "FusedAdam"]
+    for run in runs.values():
+        assert run["losses"][-1] < run["losses"][0] / 10
+
+
+def test_the_package_is_in_the_channel(windows_build: Build) -> None:
+    assert windows_build.package == windows_build.out / "win-64" / "deepspeed-win-0.19.8-cpu_py311_0.conda"
+    [record] = channel.list_packages(windows_build.out, "deepspeed-win")
+    depends = set(record["depends"])
+    assert {"pytorch 2.5.* *cpu*", "python >=3.11,<3.12.0a0", "intel-openmp", "vc >=14.3,<15"} <= depends
+    assert windows_build.wheel.name == "deepspeed-0.19.8-cp311-cp311-win_amd64.whl"
+
+
+def test_the_ops_hold_avx2_and_the_openmp_that_torch_loads(windows_build: Build, prefix: Path) -> None:
+    found = {op["op"]: op for op in windows_build.ops}
+    assert set(found) == {op.name for op in ops.read(ROOT / "recipe") if op.is_built("win-64", "cpu")}
+    torch = lief.PE.parse(prefix / "Lib" / "site-packages" / "torch" / "lib" / "torch_cpu.dll")
+    runtimes = {library.name for library in torch.imports if "omp" in library.name.lower()}
+    assert runtimes == {"libiomp5md.dll"}
+    for name, least in VECTOR_OPS.items():
+        op = found[name]
+        assert op["simd"]["ymm"] > least, name
+        assert op["simd"]["zmm"] == 0, name
+        assert op["simd"]["evex"] == 0, name
+        assert op["openmp"] == "kmp", name
+        assert {library for library in op["libraries"] if "omp" in library.lower()} == runtimes, name
+
+
+def test_from_cmd_without_activation(host: Host, prefix: Path, folder: Path) -> None:
+    result = folder / "result.json"
+    train = ROOT / "recipe" / "tests" / "train.py"
+    python = host.to_windows(prefix / "python.exe")
+    run_batch(
+        host, folder, [f'"{python}" "{host.to_windows(train)}" --accelerator cpu --json "{host.to_windows(result)}"']
+    )
+    check_training(result)
+
+
+def test_from_cmd_through_activation(host: Host, prefix: Path, folder: Path) -> None:
+    result = folder / "activated.json"
+    train = ROOT / "recipe" / "tests" / "train.py"
+    output = run_batch(
+        host,
+        folder,
+        [
+            "call activate.bat",
+            "echo libuv=%USE_LIBUV%",
+            "call ds_report.bat",
+            f'python "{host.to_windows(train)}" --accelerator cpu --json "{host.to_windows(result)}"',
+        ],
+        DS_ACCELERATOR="cpu",
+    )
+    assert "libuv=0" in output.split()
+    assert "cpu_adam ............... [YES]" in output
+    check_training(result)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_launcher(host: Host, prefix: Path, folder: Path, ranks: int) -> None:
+    result = folder / f"ranks-{ranks}.json"
+    train = ROOT / "recipe" / "tests" / "train.py"
+    shutil.copyfile(train, folder / "train.py")
+    output = run_batch(
+        host,
+        folder,
+        [
+            "call activate.bat",
+            f"call deepspeed.bat --num_gpus {ranks} train.py --accelerator cpu --json {result.name}",
+        ],
+        DS_ACCELERATOR="cpu",
+    )
+    assert f"x {ranks} rank(s)" in output
+    check_training(result)
+
+
+def test_pip_is_content(host: Host, prefix: Path) -> None:
+    assert "No broken requirements found" in host.check([prefix / "python.exe", "-m", "pip", "check"], timeout=300)
+
+
+def test_a_fine_tune_with_transformers_and_accelerate(host: Host, prefix: Path, folder: Path, tmp_path: Path) -> None:
+    download_wheels([*FINE_TUNING, "colorama"], MINOR, tmp_path / "wheels", deps=True)
+    for wheel in (tmp_path / "wheels").glob("torch-*"):
+        wheel.unlink()
+    install_wheels(host, prefix, tmp_path / "wheels", FINE_TUNING)
+    script = host.to_windows(USERS / "finetune.py")
+    output = run_batch(host, folder, ["call activate.bat", f'python "{script}" "{host.to_windows(folder / "out")}"'],
+                       DS_ACCELERATOR="cpu")  # fmt: skip
+    assert "fine-tuned on cpu, saved, loaded, and went on as before" in output

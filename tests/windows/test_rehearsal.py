@@ -1,0 +1,59 @@
+"""cuda130 rehearsed: bld.bat, Microsoft's compiler and NVIDIA's nvcc.exe make all of its ops; nothing comes out that could be
+installed. Two architectures of the recipe's seven; the whole list is a matter of hours."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from building import ROOT, run_dswin
+from dswin import binaries, ops, rehearsal
+from dswin.wine import Msvc
+
+ARCHS = "7.5;8.6+PTX"
+WANTED = rehearsal.list_archs(ARCHS)
+
+
+@pytest.fixture(scope="session")
+def rehearsed(msvc: Msvc) -> dict:
+    done = run_dswin(
+        "build", "--target", "win-64", "--variant", "cuda130", "--rehearse", "--archs", ARCHS, "--json",
+        "--msvc", str(msvc.root), timeout=5400,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout)
+
+
+def test_every_op_is_compiled_and_linked(rehearsed: dict) -> None:
+    expected = {op.name for op in ops.read(ROOT / "recipe") if op.is_built("win-64", "cuda")}
+    assert len(expected) == 15
+    assert {op["op"] for op in rehearsed["ops"]} == expected
+
+
+def test_gpu_code_is_for_what_was_asked(rehearsed: dict) -> None:
+    with_kernels = {op["op"] for op in rehearsed["ops"] if op["gpu"]["sass"]}
+    assert with_kernels >= set(rehearsal.KERNELS)
+    for op in rehearsed["ops"]:
+        if op["op"] in with_kernels:
+            assert (tuple(op["gpu"]["sass"]), tuple(op["gpu"]["ptx"])) == (WANTED.sass, WANTED.ptx), op["op"]
+
+
+def test_the_cpu_ops_of_a_cuda_variant_hold_avx2_too(rehearsed: dict) -> None:
+    for op in rehearsed["ops"]:
+        if op["op"] in ("cpu_adam", "cpu_adagrad", "cpu_lion"):
+            assert op["simd"]["level"] == "avx2", op["op"]
+            assert op["openmp"] == "kmp", op["op"]
+
+
+def test_nothing_of_it_is_a_package(rehearsed: dict) -> None:
+    folder = Path(rehearsed["ops"][0]["path"]).parent
+    assert sorted(file.suffix for file in folder.iterdir()) == [".json", *[".pyd"] * 15]
+
+
+def test_an_op_is_held_to_its_archs_and_its_dlls(rehearsed: dict) -> None:
+    path = next(Path(op["path"]) for op in rehearsed["ops"] if op["op"] == "fused_adam")
+    binary = binaries.read(path)
+    assert rehearsal.find_faults(binary, WANTED) == []
+    assert len(rehearsal.find_faults(binary, rehearsal.list_archs("7.5;8.9+PTX"))) == 1
