@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+#: The Python that packages are built for here.
+PYTHON = "{}.{}".format(*sys.version_info)
 #: What users do: scripts that any Python runs, of Linux or Windows.
 USERS = ROOT / "tests" / "users"
 

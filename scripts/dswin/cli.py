@@ -230,6 +230,70 @@ def prove(
 
 
 @dswin.group()
+def bench() -> None:
+    """Measure."""
+
+
+@bench.command("cpu-adam")
+@click.option("--python", type=click.Path(path_type=Path), help="Python of an environment that has deepspeed-win.")
+@click.option("--target", type=click.Choice(["win-64"]), help="Instead: the channel's Windows package, under Wine.")
+@click.option(
+    "--against",
+    nargs=3,
+    multiple=True,
+    metavar="NAME PYTHON OP",
+    help="Another cpu_adam_op, and the Python that has the torch it was built for ('-' with --target: torch 2.5).",
+)
+@click.option("--size", "sizes", multiple=True, type=click.IntRange(min=1), help="[default: 1, 10 and 50 million]")
+@click.option("--threads", multiple=True, type=click.IntRange(min=1), help="[default: 1, and all cores]")
+@click.option("--repeats", type=click.IntRange(min=3), default=9, show_default=True, help="Rounds, alternated.")
+@click.option("--out", type=click.Path(path_type=Path), default=ROOT / "channel", help="With --target: the channel.")
+@click.option("--msvc", type=click.Path(path_type=Path), help="With --target: as for build.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write all times there.")
+@click.option("--plot", "plot_file", type=click.Path(path_type=Path), help="Draw the table there, as .svg.")
+def bench_cpu_adam(
+    python: Path | None,
+    target: str | None,
+    against: tuple[tuple[str, str, str], ...],
+    sizes: tuple[int, ...],
+    threads: tuple[int, ...],
+    repeats: int,
+    out: Path,
+    msvc: Path | None,
+    json_file: Path | None,
+    plot_file: Path | None,
+) -> None:
+    """Time DeepSpeedCPUAdam's step: ours, other builds, torch's fused AdamW, and what the memory allows."""
+    from . import bench as benches
+
+    progress = show_progress()
+
+    def measure(contenders: list[benches.Contender]) -> dict:
+        return benches.measure(
+            contenders, sizes=sizes or benches.SIZES, threads=threads or None, repeats=repeats, progress=progress
+        )
+
+    if bool(python) == bool(target):
+        raise errors.BadInput("What is to be measured?", fix="Give --python FILE, or --target win-64.")
+    if python:
+        document = measure(benches.choose(python, [(name, Path(one), Path(op)) for name, one, op in against]))
+    else:
+        from . import bench_windows, machine
+
+        with machine.open_machine("win-64", CACHE, msvc, progress) as windows:
+            if not isinstance(windows, machine.UnderWine):
+                raise errors.BadInput("--target is for Linux with Wine.", fix="Give --python FILE.")
+            windows.host.start()
+            more = [(name, Path(op)) for name, _, op in against]
+            document = measure(bench_windows.choose(windows, out.absolute(), CACHE / "bench", more, progress))
+    if json_file:
+        json_file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    if plot_file:
+        benches.plot(document, plot_file)
+    console.print(benches.table(document))
+
+
+@dswin.group()
 def channel() -> None:
     """A conda channel in a folder."""
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
-import pytest
 from conda_package_streaming.package_streaming import stream_conda_component
 
-from building import ROOT, USERS, Build, run_dswin
+from building import PYTHON, ROOT, Build, run_dswin
 from dswin import channel, ops
 
-PYTHON = "{}.{}".format(*sys.version_info)
 TAG = PYTHON.replace(".", "")
 
 
@@ -77,18 +74,6 @@ def test_the_wheel_asks_for_the_torch_it_was_built_with(built: Build) -> None:
         text = wheel.read(metadata).decode()
     assert "Requires-Dist: torch==2.13.*" in text
     assert "Requires-Dist: ninja" not in text
-
-
-@pytest.fixture(scope="session")
-def prefix(built: Build, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment made from the channel by another program than the one that tested the package."""
-    folder = tmp_path_factory.mktemp("prefix") / "an environment"
-    channels = [word for url in built.channels for word in ("--channel", url)]
-    specs = [word for spec in ("deepspeed-win", "pip", f"python {PYTHON}.*") for word in ("--spec", spec)]
-    command = [sys.executable, USERS / "install.py", folder, *channels, *specs]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder
 
 
 def test_an_environment_from_the_channel_trains(prefix: Path, tmp_path: Path) -> None:

@@ -102,6 +102,12 @@ def test_only_the_variables_that_are_given_arrive(host: Host, monkeypatch: pytes
     assert variables["PATH"].startswith(host.to_windows(host.msvc.programs[0]))
 
 
+def test_a_service_that_a_program_wants_keeps_no_pipe_open(host: Host, python: Path) -> None:
+    """py-cpuinfo, and so every DeepSpeed optimizer on the CPU, asks wmic and reads its output to the end."""
+    code = "import subprocess; print(subprocess.run(['wmic', 'os', 'get', 'Version'], capture_output=True).returncode)"
+    assert host.check([python, "-c", code], timeout=60) == "0\n"
+
+
 def test_a_timeout_ends_the_whole_tree(host: Host, python: Path, tmp_path: Path) -> None:
     late = tmp_path / "late"
     child = f"import time; time.sleep(8); open({host.to_windows(late)!r}, 'w')"

@@ -81,7 +81,7 @@ class Host:
         :raises CheckFailed: the time was over, or the program was killed from outside.
         """
         words = [self.to_windows(one) if isinstance(one, Path) else one for one in command]
-        self._start_services()
+        self.start()
         code_file = self.prefix / "drive_c" / "dswin" / f"{uuid.uuid4().hex}.code"
         try:
             start = [self.to_windows(self._launcher), self.to_windows(code_file), *words]
@@ -141,8 +141,11 @@ class Host:
     def _launcher(self) -> Path:
         return self.prefix / "drive_c" / "dswin" / "launch.exe"
 
-    def _start_services(self) -> None:
-        """Start Wine's services without a pipe of ours, which they would inherit and keep open."""
+    def start(self) -> None:
+        """Start Wine's services without a pipe of ours, which they would inherit and keep open.
+
+        :meth:`run` does so by itself; whoever starts programs with :attr:`environment` in another way calls this before.
+        """
         with self._starting:
             if self._keeper and self._keeper.poll() is None:
                 return
@@ -157,7 +160,8 @@ class Host:
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
-            self._run_quietly("cmd.exe", "/c", "exit")
+            # wmic, which py-cpuinfo asks, has more of them started.
+            self._run_quietly("wmic.exe", "os", "get", "Version")
 
     def _run_quietly(self, *command: str) -> int:
         """Run a program that has no output to read, as the first of a prefix must be run."""
@@ -286,7 +290,7 @@ def _make(host: Host, parts: Mapping[str, Path]) -> None:
     debugger = r"HKLM\Software\Microsoft\Windows NT\CurrentVersion\AeDebug"
     host._run_quietly("reg.exe", "add", debugger, "/v", "Debugger", "/t", "REG_SZ", "/d", "false", "/f")
     (tools / "launch.c").write_text(launcher.SOURCE, encoding="ascii")
-    host._start_services()
+    host.start()
     code, output = host._spawn(["cl.exe", "/nologo", "/O1", "/MT", "launch.c"], tools, {}, _PATIENCE, None)
     if code or not host._launcher.is_file():
         raise DswinError(

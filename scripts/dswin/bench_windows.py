@@ -1,0 +1,123 @@
+"""The contenders of the optimizer's benchmark on Windows, under Wine: our op, and those of the official wheels, each with the
+torch that it was built for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from conda_package_streaming.package_streaming import stream_conda_component
+
+from . import bench, channel
+from .bench import Contender
+from .build import NAME
+from .errors import BadInput
+from .machine import UnderWine
+from .wine import download_wheels, install_wheels
+from .wine.python import MINOR
+
+Progress = Callable[[str], None]
+
+#: What torch needs on Windows, without what its wheels ask for on the machine that downloads them.
+_TORCH_NEEDS = ("filelock", "fsspec", "jinja2", "markupsafe", "mpmath", "networkx", "numpy==1.26.4", "sympy==1.13.1",
+                "typing-extensions")  # fmt: skip
+#: What torch 2.3 needs beside that.
+_MKL = ("mkl==2021.4.0", "intel-openmp==2021.4.0", "tbb==2021.*")
+#: The torch of our own Windows packages for CPUs, which Wine runs.
+OURS = "2.5.1"
+#: Official wheels of DeepSpeed for Windows, with the torch that each was built for (torch_info in the wheel).
+OFFICIAL = {"0.16.5": "2.6.0", "0.14.5": "2.3.1"}
+
+
+def find_ours(out: Path, folder: Path) -> Path:
+    """Take cpu_adam out of the newest CPU package for Windows of a channel folder.
+
+    :raises BadInput: there is none.
+    """
+    records = [
+        record
+        for record in channel.list_packages(out, NAME)
+        if record["subdir"] == "win-64" and record["build"].startswith(f"cpu_py{MINOR.replace('.', '')}_")
+    ]
+    if not records:
+        raise BadInput(
+            f"{out} holds no CPU package of {NAME} for Windows and Python {MINOR}.",
+            fix="Build one: dswin build --target win-64 --variant cpu.",
+        )
+    newest = max(records, key=lambda record: record["build_number"])
+    for tar, member in stream_conda_component(str(out / "win-64" / newest["fn"]), component="pkg"):
+        if Path(member.name).name.startswith("cpu_adam_op."):
+            target = folder / Path(member.name).name
+            target.write_bytes(tar.extractfile(member).read())
+            return target
+    raise BadInput(f"{newest['fn']} holds no cpu_adam.", fix="Build it again.")
+
+
+def find_official(version: str, folder: Path) -> Path:
+    """Download an official wheel and take cpu_adam out of it. :raises MachineLacks: pip cannot get it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if found := list(folder.glob("cpu_adam_op.*")):
+        return found[0]
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        download_wheels([f"deepspeed=={version}"], MINOR, Path(scratch))
+        [wheel] = Path(scratch).glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            [name] = [name for name in archive.namelist() if Path(name).name.startswith("cpu_adam_op.")]
+            target = folder / Path(name).name
+            target.write_bytes(archive.read(name))
+    return target
+
+
+def install_torch(machine: UnderWine, version: str, cache: Path, progress: Progress) -> Path:
+    """Return a folder, for PYTHONPATH, with a CPU torch for the Windows Python of ``machine``."""
+    wanted = [f"torch=={version}", *_TORCH_NEEDS, *(_MKL if version.startswith("2.3.") else ())]
+    folder = cache / f"torch-{version}-{hashlib.sha256(json.dumps(wanted).encode()).hexdigest()[:8]}"
+    if not folder.is_dir():
+        progress(f"installing torch {version} for Windows")
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="scratch-", dir=cache) as scratch:
+            wheels, ready = Path(scratch) / "wheels", Path(scratch) / "ready"
+            download_wheels(wanted, MINOR, wheels)
+            install_wheels(machine.host, machine.python, wheels, wanted, target=ready)
+            ready.rename(folder)
+    return folder
+
+
+def choose(
+    machine: UnderWine, out: Path, cache: Path, more: Sequence[tuple[str, Path]], progress: Progress
+) -> list[Contender]:
+    """Return the contenders: ours, the official ones that this processor can run, more ops, torch's step and the memory.
+
+    :param out: the channel folder with our package.
+    :param more: (name, file) of other ops that were built for torch 2.5.
+    """
+    cache.mkdir(parents=True, exist_ok=True)
+    folder = cache / "ours"
+    folder.mkdir(exist_ok=True)
+
+    def make(name: str, torch: str, kind: str, op: Path | None = None) -> Contender:
+        packages = install_torch(machine, torch, cache, progress)
+        environment = {
+            **machine.host.environment,
+            "PYTHONPATH": machine.name(packages),
+            "WINEPATH": machine.name(packages / "Library" / "bin"),
+            # Wine 8 lacks what newer OpenMP runtimes of Intel ask Windows for.
+            **({} if torch == OURS else {"KMP_AFFINITY": "disabled"}),
+        }
+        command = [str(machine.host.wine.program), machine.name(machine.python / "python.exe")]
+        script = machine.name(bench.SCRIPT)
+        return Contender(name, command, kind, machine.name(op) if op else "", script, environment)
+
+    chosen = [make("deepspeed-win", OURS, "op", find_ours(out, folder))]
+    avx512 = "avx512f" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    for version, torch in OFFICIAL.items():
+        if version == "0.14.5" and not avx512:
+            progress(f"official {version} is left out: it holds AVX-512 code, which this processor cannot run")
+            continue
+        chosen.append(make(f"official {version}", torch, "op", find_official(version, cache / version)))
+    chosen += [make(name, OURS, "op", file) for name, file in more]
+    return [*chosen, make(bench.TORCH_FUSED, OURS, "torch-fused"), make(bench.MEMORY, OURS, "memory")]
