@@ -63,8 +63,9 @@ set "PYTHONDONTWRITEBYTECODE=1"
 
 "%PYTHON%" "%RECIPE_DIR%\toolset.py" || exit /b 1
 
-:: dswin's compiler cache, where it is on PATH: what was compiled before from the same files is not compiled again.
-for %%p in (dswin-compiler-cache.bat) do if not "%%~$PATH:p"=="" call "%%~$PATH:p" || exit /b 1
+:: dswin's compiler cache, where it is on PATH: what was compiled before from the same files is not compiled again. Not for a
+:: CUDA variant: nvcc would take the cache's cl.exe for the compiler, and misses Visual Studio's files around it.
+if "%ds_variant%"=="cpu" for %%p in (dswin-compiler-cache.bat) do if not "%%~$PATH:p"=="" call "%%~$PATH:p" || exit /b 1
 
 "%PYTHON%" "%RECIPE_DIR%\jobs.py" > jobs.bat || exit /b 1
 call jobs.bat || exit /b 1

@@ -12,9 +12,8 @@ import pytest
 
 from building import PYTHON, USERS, Build, run_dswin
 
-#: What may be skipped where everything must run: a GPU, programs that no package index holds, and, until .ci/run brings
-#: them, Wine and Microsoft's compiler.
-MAY_SKIP = ("no GPU", "conda is not installed", "conda-build is not installed", "no Wine", "no MSVC tree")
+#: What may be skipped where everything must run: a GPU, and programs that no package index holds.
+MAY_SKIP = ("no GPU", "conda is not installed", "conda-build is not installed")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -130,6 +130,8 @@ def main() -> int:
     parser.add_argument("--accelerator", required=True, choices=["cuda", "cpu"], help="what this variant was built for")
     parser.add_argument("--require-gpu", action="store_true", help="fail where no GPU can be used, instead of skipping")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was measured")
+    # DeepSpeed's launcher gives it; the variable LOCAL_RANK, which it sets too, is what counts.
+    parser.add_argument("--local_rank", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
 
     import torch
@@ -163,7 +165,7 @@ def main() -> int:
     if compiled:
         print(f"ERROR: compiled on the way, so not in the package: {', '.join(compiled)}", file=sys.stderr)
         return 1
-    if arguments.json:
+    if arguments.json and os.environ["RANK"] == "0":
         arguments.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
     return 0
 

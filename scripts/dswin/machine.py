@@ -169,14 +169,13 @@ exec {shlex.quote(ccache)} "$@"
 
 
 def put_windows_cache(ccache: Path, folder: Path, name: Callable[[Path], str]) -> None:
-    """Put ccache.exe into ``folder`` under two names, and the batch file that bld.bat calls.
+    """Put ccache.exe into ``folder`` as cl.exe, and the batch file that bld.bat calls.
 
-    As cl.exe it stands in front of the compiler, which torch calls by that name alone; as ccache.exe in front of nvcc.
+    It stands in front of the compiler, which torch calls by that name alone.
 
     :param name: gives the name of a path on the machine that builds.
     """
-    for program in ("cl.exe", "ccache.exe"):
-        shutil.copyfile(ccache, folder / program)
+    shutil.copyfile(ccache, folder / "cl.exe")
     variables = {
         "PATH": f"{name(folder)};%PATH%",
         "CCACHE_DIR": name(folder / "store"),
@@ -184,7 +183,6 @@ def put_windows_cache(ccache: Path, folder: Path, name: Callable[[Path], str]) -
         "CCACHE_MAXSIZE": "2G",
         # torch has cl list what it includes; so nothing is preprocessed to find that out.
         "CCACHE_DEPEND": "1",
-        "PYTORCH_NVCC": "ccache nvcc",
     }
     text = "".join(f'@set "{variable}={value}"\r\n' for variable, value in variables.items())
     _write(folder / "dswin-compiler-cache.bat", text)

@@ -76,7 +76,7 @@ def compile_ops(tree: Path, prefix: Path, flags: list[str], ninja: bool) -> floa
     start = time.perf_counter()
     program = f"exec '{prefix}/bin/python' setup.py build_ext --inplace"
     # The recipe compiles under the compiler's activation, whose CFLAGS stand for those that Python was built with.
-    activation = "for f in \"$CONDA_PREFIX\"/etc/conda/activate.d/*.sh; do . \"$f\"; done; " if ninja else ""
+    activation = 'for f in "$CONDA_PREFIX"/etc/conda/activate.d/*.sh; do . "$f"; done; ' if ninja else ""
     done = subprocess.run(
         ["bash", "-c", activation + program],
         cwd=tree,

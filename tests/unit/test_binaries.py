@@ -23,9 +23,7 @@ DLL = SAMPLES / "extension.dll"
 GPU = binaries.GpuCode(sass=("7.5", "8.6", "9.0a", "12.0f"), ptx=("8.6",))
 
 # Eighty loops, since a handful of ymm instructions does not make an AVX2 build.
-LOOPS = "\n".join(
-    f"void scale{i}(float *x) {{ for (int j = 0; j < 64; j++) x[j] *= {i}; }}" for i in range(80)
-)
+LOOPS = "\n".join(f"void scale{i}(float *x) {{ for (int j = 0; j < 64; j++) x[j] *= {i}; }}" for i in range(80))
 
 Compile = Callable[..., Path]
 
@@ -53,9 +51,7 @@ def compile_c(tmp_path: Path) -> Compile:
         (("-mavx512f", "-mprefer-vector-width=512"), "avx512"),
     ],
 )
-def test_simd_level_is_the_one_that_gcc_was_told(
-    compile_c: Compile, flags: tuple[str, ...], level: str
-) -> None:
+def test_simd_level_is_the_one_that_gcc_was_told(compile_c: Compile, flags: tuple[str, ...], level: str) -> None:
     simd = binaries.read(compile_c(LOOPS, "-O3", *flags)).simd
     assert simd.level == level
     assert simd.instructions > 80
@@ -263,21 +259,15 @@ def test_damaged_gpu_code(tmp_path: Path, offset: int, value: bytes) -> None:
 
 
 # One file is written over and over; a fresh folder for each example would gain nothing.
-@settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_mutated_bytes_raise_nothing_but_bad_input(
-    compile_c: Compile, tmp_path: Path, data: st.DataObject
-) -> None:
+def test_mutated_bytes_raise_nothing_but_bad_input(compile_c: Compile, tmp_path: Path, data: st.DataObject) -> None:
     elf = tmp_path / "cpu_adam_op.so"
     if not elf.exists():
         compile_c("int f;")
     content = bytearray(data.draw(st.sampled_from([elf, DLL, SAMPLES / "pdb.dll"])).read_bytes())
     # Headers stand at a file's ends: hit them more often than the middle.
-    offsets = st.one_of(
-        st.integers(0, 1023), st.integers(0, len(content) - 1), st.integers(-2048, -1)
-    )
+    offsets = st.one_of(st.integers(0, 1023), st.integers(0, len(content) - 1), st.integers(-2048, -1))
     for offset, value in data.draw(st.lists(st.tuples(offsets, st.integers(0, 255)), max_size=12)):
         content[offset] = value
     path = tmp_path / "mutated"

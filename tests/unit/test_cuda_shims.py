@@ -268,11 +268,15 @@ def test_no_symbols_are_known_of_another_torch() -> None:
 # ---- torch
 
 
+FINDS_CUDA = b"CUDA_HOME = _find_cuda_home() if (torch.cuda._is_compiled() and torch.version.cuda) else None\n"
+
+
 @pytest.fixture
 def torch_wheel(tmp_path: Path) -> Path:
     version = b"__version__ = '2.10.0+cpu'\ncuda: Optional[str] = None\nhip: Optional[str] = None\n"
     files = {
         "torch/version.py": version,
+        "torch/utils/cpp_extension.py": FINDS_CUDA,
         "torch/__init__.py": b"",
         "torch/lib/torch_cpu.dll": b"",
         "torch/lib/libiomp5md.dll": b"the runtime",
@@ -301,6 +305,9 @@ def test_torch_claims_cuda_and_says_what_it_is(torch_wheel: Path, tmp_path: Path
     assert "Rehearsal" in json.loads(content["info/about.json"])["summary"]
     assert json.loads(content["info/link.json"])["noarch"]["type"] == "python"
     assert b"cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n" in content["site-packages/torch/version.py"]
+    builder = content["site-packages/torch/utils/cpp_extension.py"]
+    assert builder == b"CUDA_HOME = _find_cuda_home() if torch.version.cuda else None\n"
+    assert json.loads(content["info/run_exports.json"]) == {"weak": ["__rehearsal"]}
     assert b"C10_CUDA_BUILD_SHARED_LIBS" in content["site-packages/torch/include/c10/cuda/impl/cuda_cmake_macros.h"]
     assert "site-packages/torch/lib/libiomp5md.dll" not in content
     library = content["site-packages/torch/lib/c10_cuda.lib"].decode()
@@ -323,6 +330,11 @@ def test_the_openmp_runtime_is_the_one_of_torch(torch_wheel: Path, tmp_path: Pat
     assert content["Library/bin/libiomp5md.dll"] == b"the runtime"
     assert "not LLVM's" in json.loads(content["info/about.json"])["summary"]
     assert json.loads(content["info/index.json"])["constrains"] == ["intel-openmp <0.0a0"]
+
+
+def test_a_torch_that_finds_cuda_in_another_way_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"cpp_extension\.py"):
+        cuda_torch.look_for_cuda(b"CUDA_HOME = None\n")
 
 
 def test_a_torch_with_cuda_needs_no_stand_in() -> None:

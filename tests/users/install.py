@@ -47,7 +47,9 @@ def main() -> int:
         if arguments.activate:
             shell = Shell.cmd_exe if sys.platform == "win32" else Shell.bash
             script = activate(arguments.prefix.absolute(), ActivationVariables(), shell).script
-            arguments.activate.write_text(script, encoding="utf-8")
+            # rattler switches cmd to UTF-8, which takes a console; without one it reads batch files in the OEM code page.
+            script = script.replace("@chcp 65001 > nul", "")
+            arguments.activate.write_text(script, encoding="oem" if sys.platform == "win32" else "utf-8")
     except Exception:
         traceback.print_exc()
         return 1

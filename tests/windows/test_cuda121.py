@@ -70,11 +70,11 @@ def test_cl_takes_every_cpp_file_with_torch_2_5_and_cuda_12_1(
     words = [prefix / "python.exe", Path(__file__).with_name("host_sources.py"), patched, headers, tmp_path]
     batch = tmp_path / "run.bat"
     batch.write_text(
-        "@echo off\nchcp 65001 >nul\n"
+        "@echo off\n"
         f'call "{machine.name(machine.packages / "bin" / "dswin-compiler-cache.bat")}"\n'
         + " ".join([*(f'"{machine.name(word)}"' for word in words), "12.1", *wanted])
         + "\n",
-        encoding="utf-8",
+        encoding="cp437",  # the OEM code page, in which cmd reads it
         newline="\r\n",
     )
     done = host.run(["cmd", "/d", "/c", batch], timeout=3600)

@@ -183,7 +183,14 @@ def install_wheels(
     """
     python = tree / "python.exe"
     environment = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_PROGRESS_BAR": "off"}
-    options = ["--no-index", "--find-links", host.to_windows(wheels), "--no-warn-script-location", "--no-cache-dir"]
+    options = [
+        "--no-index",
+        "--find-links",
+        host.to_windows(wheels),
+        "--no-warn-script-location",
+        "--no-cache-dir",
+        "--no-compile",
+    ]
     if not (tree / "Lib" / "site-packages" / "pip").is_dir():
         [wheel] = wheels.glob("pip-*.whl")
         environment["PYTHONPATH"] = host.to_windows(wheel)  # pip runs out of its wheel
