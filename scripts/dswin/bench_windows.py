@@ -23,7 +23,7 @@ from .wine.python import MINOR
 Progress = Callable[[str], None]
 
 #: What torch needs on Windows, without what its wheels ask for on the machine that downloads them.
-_TORCH_NEEDS = ("filelock", "fsspec", "jinja2", "markupsafe", "mpmath", "networkx", "numpy==1.26.4", "sympy==1.13.1",
+_TORCH_NEEDS = ("filelock", "fsspec", "jinja2", "markupsafe", "mpmath<1.4", "networkx", "numpy==1.26.4", "sympy==1.13.1",
                 "typing-extensions")  # fmt: skip
 #: What torch 2.3 needs beside that.
 _MKL = ("mkl==2021.4.0", "intel-openmp==2021.4.0", "tbb==2021.*")

@@ -17,6 +17,8 @@ from dswin.machine import UnderWine
 from dswin.wine import Host, download_wheels
 from dswin.wine.python import MINOR
 
+pytestmark = pytest.mark.long
+
 #: NVIDIA's headers of 12.1, in the wheels of its libraries.
 HEADERS = [
     "nvidia-cublas-cu12==12.1.3.1",
