@@ -237,7 +237,10 @@ def download_wheels(deps: Deps, folder: Path, progress: Progress) -> list[Path]:
     torch, *others = deps.requirements
     target = _aim(deps)
     progress(f"resolving {torch}")
-    _run_pip(["install", "--dry-run", "--ignore-installed", "--no-deps", "--report", str(report), *target, torch])
+    # pip before 24 resolves for another machine only into a folder, even when it installs nothing.
+    place = ["--target", str(folder)] if _is_foreign(deps) else []
+    options = ["--dry-run", "--ignore-installed", "--no-deps", "--report", str(report), *place]
+    _run_pip(["install", *options, *target, torch])
     metadata = json.loads(report.read_text(encoding="utf-8"))["install"][0]["metadata"]
     report.unlink()
     check_cpu_build(metadata, deps)
