@@ -21,6 +21,8 @@ pytestmark = pytest.mark.long
 
 #: NVIDIA's headers of 12.1, in the wheels of its libraries.
 HEADERS = [
+    # For nv/target alone, which the wheel of 12.1 lacks.
+    "nvidia-cuda-cccl-cu12==12.4.127.post1",
     "nvidia-cublas-cu12==12.1.3.1",
     "nvidia-cuda-nvcc-cu12==12.1.105",
     "nvidia-cuda-runtime-cu12==12.1.105",
