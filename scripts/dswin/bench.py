@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .errors import BadInput, CheckFailed, MachineLacks
+from .facts import describe_cpu
 
 Progress = Callable[[str], None]
 
@@ -172,8 +173,7 @@ def describe_machine() -> dict:
     """Return what the figures depend on: processor, cores, system, and the load before."""
     processor = platform.processor()
     if sys.platform == "linux":
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        processor = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), processor)
+        processor = str(describe_cpu()["name"] or processor)
     load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
     return {"processor": processor, "cores": os.cpu_count(), "system": platform.platform(), "load": load}
 

@@ -3,8 +3,6 @@ torch that it was built for."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import tempfile
 import zipfile
 from collections.abc import Callable, Sequence
@@ -16,8 +14,9 @@ from . import bench, channel
 from .bench import Contender
 from .build import NAME
 from .errors import BadInput
+from .facts import describe_cpu
 from .machine import UnderWine
-from .wine import download_wheels, install_wheels
+from .wine import download_wheels, keep_packages
 from .wine.python import MINOR
 
 Progress = Callable[[str], None]
@@ -75,16 +74,7 @@ def find_official(version: str, folder: Path) -> Path:
 def install_torch(machine: UnderWine, version: str, cache: Path, progress: Progress) -> Path:
     """Return a folder, for PYTHONPATH, with a CPU torch for the Windows Python of ``machine``."""
     wanted = [f"torch=={version}", *_TORCH_NEEDS, *(_MKL if version.startswith("2.3.") else ())]
-    folder = cache / f"torch-{version}-{hashlib.sha256(json.dumps(wanted).encode()).hexdigest()[:8]}"
-    if not folder.is_dir():
-        progress(f"installing torch {version} for Windows")
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="scratch-", dir=cache) as scratch:
-            wheels, ready = Path(scratch) / "wheels", Path(scratch) / "ready"
-            download_wheels(wanted, MINOR, wheels)
-            install_wheels(machine.host, machine.python, wheels, wanted, target=ready)
-            ready.rename(folder)
-    return folder
+    return keep_packages(machine.host, machine.python, cache, f"torch-{version}", wanted, progress)
 
 
 def choose(
@@ -113,9 +103,8 @@ def choose(
         return Contender(name, command, kind, machine.name(op) if op else "", script, environment)
 
     chosen = [make("deepspeed-win", OURS, "op", find_ours(out, folder))]
-    avx512 = "avx512f" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
     for version, torch in OFFICIAL.items():
-        if version == "0.14.5" and not avx512:
+        if version == "0.14.5" and not describe_cpu()["avx512"]:
             progress(f"official {version} is left out: it holds AVX-512 code, which this processor cannot run")
             continue
         chosen.append(make(f"official {version}", torch, "op", find_official(version, cache / version)))

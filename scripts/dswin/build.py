@@ -243,15 +243,16 @@ def test_package(package: Path, channels: list[Channel], machine: Machine, cache
 
 
 def inspect(
-    package: Path, recipe: Path, platform: str, variant: Variant, folders: list[str], work: Path
+    package: Path, recipe: Path, platform: str, variant: Variant, machine: Machine, work: Path
 ) -> list[binaries.Binary]:
     """Read every op of a package and return what is in it.
 
-    :param folders: of the machine that built it, whose names must not be in an op.
+    :param machine: that built it; the names of its folders ``work`` and ``recipe`` must not be in an op.
 
     :raises CheckFailed: an op is missing; a CPU optimizer holds no AVX2 code or AVX-512 code, or no OpenMP; or there is
         debug information or a path of this machine in one.
     """
+    folders = [name for one in (work, recipe) for name in (str(one), machine.name(one))]
     unpacked = work / "unpacked"
     for tar, member in stream_conda_component(str(package), component="pkg"):
         if member.isfile() and member.name.endswith((".so", ".pyd")):
@@ -347,8 +348,7 @@ def build(
                 recipe, sdist, platform, chosen, channels, machine, work, cache, environment, progress
             )
             progress("looking into the ops")
-            folders = [name for one in (work, recipe) for name in (str(one), machine.name(one))]
-            inside = inspect(package, recipe, platform, chosen, folders, work)
+            inside = inspect(package, recipe, platform, chosen, machine, work)
             progress("testing the package in fresh environments")
             test_package(package, [work, *channels], machine, cache, progress)
             [placed] = channel.add(out, [package], [(chosen.build_string, wheel)])

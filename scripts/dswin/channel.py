@@ -89,9 +89,7 @@ def add(channel: Path, packages: Iterable[Path], wheels: Iterable[tuple[str, Pat
     :raises CheckFailed: a package of this file name is there already: a published name is never replaced.
     :raises BadInput: ``channel`` is something else, or a package comes out of a rehearsal.
     """
-    packages = list(packages)
     check_folder(channel)
-    check_real(packages)
     channel.parent.mkdir(parents=True, exist_ok=True)
     placed = []
     with _lock(channel), _renew(channel) as new:

@@ -20,9 +20,9 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
+from .digests import hash_file
 from .errors import BadInput
 from .import_libraries import Tools, list_exports, make_import_library
-from .package_store import hash_file
 from .redistributables import UCRT, VC
 from .wheels import Member, Source, write_package
 

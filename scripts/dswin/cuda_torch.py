@@ -16,9 +16,9 @@ from conda_package_streaming.package_streaming import stream_conda_component
 
 from . import torch_symbols
 from .channel import REHEARSAL_MARK
+from .digests import hash_file
 from .errors import BadInput
 from .import_libraries import Tools, make_import_library
-from .package_store import hash_file
 from .redistributables import UCRT, VC
 from .wheels import Member, Source, write_package
 

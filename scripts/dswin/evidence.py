@@ -8,18 +8,9 @@ from typing import TypedDict
 
 #: Packages whose version decides how the ops come out.
 TELLING = (
-    *(
-        "cuda-cudart",
-        "cuda-nvcc",
-        "cuda-version",
-        "deepspeed-win",
-        "gxx_linux-64",
-        "intel-openmp",
-        "llvm-openmp",
-        "mkl",
-    ),
-    *("numpy", "python", "pytorch", "pytorch-cuda", "ucrt", "vc14_runtime", "vs2022_win-64"),
-)
+    "cuda-cudart", "cuda-nvcc", "cuda-version", "deepspeed-win", "gxx_linux-64", "intel-openmp", "llvm-openmp", "mkl",
+    "numpy", "python", "pytorch", "pytorch-cuda", "ucrt", "vc14_runtime", "vs2022_win-64",
+)  # fmt: skip
 
 
 class Training(TypedDict, total=False):

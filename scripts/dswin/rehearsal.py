@@ -12,7 +12,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import binaries, build, source, wheelhouse
@@ -97,10 +97,9 @@ def rehearse(
                     fix="It could be taken for a real one. The stand-in of torch must export that requirement.",
                 )
             progress("looking into the ops")
-            folders = [name for one in (work, recipe) for name in (str(one), machine.name(one))]
-            found = build.inspect(package, recipe, PLATFORM, chosen, folders, work)
-            folder = _keep(found, cache / "rehearsals" / f"{variant}_py{python.replace('.', '')}")
-    found = [binaries.read(file) for file in sorted(folder.glob("*.pyd"))]
+            found = build.inspect(package, recipe, PLATFORM, chosen, machine, work)
+            folder = cache / "rehearsals" / f"{variant}_py{python.replace('.', '')}"
+            found = _keep(found, folder)
     result = Rehearsed(folder, wanted, found, seconds)
     report = {
         "variant": variant,
@@ -114,13 +113,11 @@ def rehearse(
     return result
 
 
-def _keep(found: list[binaries.Binary], folder: Path) -> Path:
-    """Copy the ops, and nothing else of the package, to ``folder``."""
+def _keep(found: list[binaries.Binary], folder: Path) -> list[binaries.Binary]:
+    """Copy the ops, and nothing else of the package, to ``folder``, and return them with their new paths."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    for binary in found:
-        shutil.copyfile(binary.path, folder / binary.path.name)
-    return folder
+    return [replace(binary, path=Path(shutil.copy(binary.path, folder))) for binary in found]
 
 
 def list_archs(text: str) -> GpuCode:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +10,9 @@ from pathlib import Path
 
 import yaml
 
+from .digests import hash_file
 from .errors import BadInput, CheckFailed, MachineLacks
+from .package_index import run_pip
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ def check(path: Path, source: Source) -> None:
 
     :raises CheckFailed: another hash; the file is left as it is.
     """
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    digest = hash_file(path)
     if digest != source.sha256:
         raise CheckFailed(
             f"{path} is not the source that the recipe names: its sha256 is {digest}, not {source.sha256}.",
@@ -76,27 +75,11 @@ def fetch(source: Source, cache: Path, progress: Callable[[str], None]) -> Path:
     with tempfile.TemporaryDirectory(dir=cache, prefix="scratch-") as scratch:
         requirement = Path(scratch) / "requirements.txt"
         requirement.write_text(f"deepspeed=={source.version} --hash=sha256:{source.sha256}\n", encoding="utf-8")
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--no-deps",
-            "--no-binary",
-            "deepspeed",
-            "--no-build-isolation",
-        ]
-        done = subprocess.run(
-            [*command, "--require-hashes", "--requirement", str(requirement), "--dest", scratch],
-            env={**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "DS_ACCELERATOR": "cpu"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            check=False,
+        options = ["--no-deps", "--no-binary", "deepspeed", "--no-build-isolation", "--require-hashes"]
+        code, log = run_pip(
+            ["download", *options, "--requirement", str(requirement), "--dest", scratch], {"DS_ACCELERATOR": "cpu"}
         )
-        if done.returncode != 0:
-            log = "\n".join(done.stdout.strip().splitlines()[-20:])
+        if code:
             if "DO NOT MATCH THE HASHES" in log:
                 raise CheckFailed(
                     f"The package index serves another {source.file_name} than the recipe names.",

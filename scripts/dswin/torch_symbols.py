@@ -20,8 +20,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from .digests import hash_file
 from .errors import BadInput, CheckFailed, MachineLacks
-from .package_store import hash_file
 
 DATA = Path(__file__).parent / "data"
 #: The minor version of torch that the lists are for.

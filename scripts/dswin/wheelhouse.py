@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -22,12 +20,14 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name
 
 from . import cuda_shims, cuda_torch, lock
-from .channel import FIXTURE_MARK, index_subdir
+from .channel import FIXTURE_MARK, index_subdir, read_subdir
+from .digests import digest, hash_file
 from .errors import BadInput, MachineLacks
 from .import_libraries import Tools
 from .interpreter import describe_python, describe_windows_python
 from .msvc_shims import describe_msvc
-from .package_store import digest, hash_file, keep, link, read_subdir, write_size
+from .package_index import run_pip
+from .package_store import keep, link, write_size
 from .redistributables import REDISTRIBUTABLES
 from .shims import describe_gcc
 from .wheels import CONVERTER_VERSION, Source, choose_requirements, convert_wheel, read_metadata
@@ -300,20 +300,9 @@ def _aim(deps: Deps) -> list[str]:
 
 
 def _run_pip(arguments: list[str]) -> None:
-    command = [sys.executable, "-m", "pip", *arguments]
-    environment = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_PROGRESS_BAR": "off"}
-    result = subprocess.run(
-        command,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    if not result.returncode:
+    code, log = run_pip(arguments)
+    if not code:
         return
-    log = "\n".join(result.stdout.strip().splitlines()[-20:])
     if missing := re.search(r"No matching distribution found for (.+)", log):
         what = f"pip finds no wheel for {missing[1].strip()}."
         fix = "Check the version, and that pip's index has a wheel for this platform and Python (pip config list)."

@@ -221,8 +221,8 @@ def test_the_compiler_cache_of_windows_stands_in_front_of_cl(tmp_path: Path) -> 
     program.write_bytes(b"MZ")
     folder = tmp_path / "bin"
     folder.mkdir()
-    machine.put_windows_cache(program, folder, lambda path: f"C:\\a b\\{path.name}")
+    machine.put_windows_cache(program, folder)
     assert {file.name for file in folder.iterdir()} == {"cl.exe", "dswin-compiler-cache.bat"}
     lines = (folder / "dswin-compiler-cache.bat").read_bytes().decode().split("\r\n")
-    assert lines[0] == '@set "PATH=C:\\a b\\bin;%PATH%"'
+    assert lines[0] == '@set "PATH=%~dp0;%PATH%"'
     assert '@set "CCACHE_DEPEND=1"' in lines

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from conda_package_streaming.package_streaming import stream_conda_component
 
 from dswin import cuda_shims, cuda_torch, import_libraries, nvcc_host, torch_symbols, wheelhouse
 from dswin.errors import BadInput, CheckFailed
 from dswin.torch_symbols import Symbol, sign_linux, sign_windows
 from dswin.wheels import convert_wheel
 from dswin.wine.msvc import Msvc
+from packages import read_package
 
 PROFILE = (
     b'TOP = $(_HERE_)/..\n\nINCLUDES        += "-I$(TOP)/include" "-I$(TOP)/include/cccl" $(_SPACE_)\n\n'
@@ -75,14 +75,6 @@ def packages(wheels: list[Path], tmp_path: Path) -> dict[str, Path]:
     folder.mkdir()
     sources = cuda_shims.describe_cuda(wheels, Tools())
     return {source.name: source.make(folder, "0123456789abcdef") for source in sources}
-
-
-def read_package(package: Path) -> dict[str, bytes]:
-    return {
-        member.name: tar.extractfile(member).read()
-        for component in ("pkg", "info")
-        for tar, member in stream_conda_component(package, component=component)
-    }
 
 
 def read_index(package: Path) -> dict:

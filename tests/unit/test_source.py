@@ -39,21 +39,21 @@ def test_a_recipe_without_a_pin_is_bad_input(tmp_path: Path) -> None:
 
 
 def test_pip_brings_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source.subprocess, "run", run_pip(0, "", CONTENT))
+    monkeypatch.setattr(subprocess, "run", run_pip(0, "", CONTENT))
     path = source.fetch(SOURCE, tmp_path / "cache", lambda _: None)
     assert path.read_bytes() == CONTENT
     assert [p.name for p in path.parent.iterdir()] == [SOURCE.file_name]
-    monkeypatch.setattr(source.subprocess, "run", run_pip(1, "not asked again", None))
+    monkeypatch.setattr(subprocess, "run", run_pip(1, "not asked again", None))
     assert source.fetch(SOURCE, tmp_path / "cache", lambda _: None) == path
 
 
 def test_another_file_from_the_index_is_refused_and_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE."
-    monkeypatch.setattr(source.subprocess, "run", run_pip(1, said, None))
+    monkeypatch.setattr(subprocess, "run", run_pip(1, said, None))
     with pytest.raises(CheckFailed, match="serves another") as caught:
         source.fetch(SOURCE, tmp_path, lambda _: None)
     assert "mirror" in caught.value.fix
-    monkeypatch.setattr(source.subprocess, "run", run_pip(0, "", b"something else"))
+    monkeypatch.setattr(subprocess, "run", run_pip(0, "", b"something else"))
     with pytest.raises(CheckFailed, match="is not the source"):
         source.fetch(SOURCE, tmp_path, lambda _: None)
     assert list(tmp_path.iterdir()) == []
@@ -67,7 +67,7 @@ def test_a_changed_file_in_the_cache_is_refused_and_left(tmp_path: Path) -> None
 
 
 def test_no_network_says_what_pip_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source.subprocess, "run", run_pip(1, "ERROR: No matching distribution found", None))
+    monkeypatch.setattr(subprocess, "run", run_pip(1, "ERROR: No matching distribution found", None))
     with pytest.raises(MachineLacks) as caught:
         source.fetch(SOURCE, tmp_path, lambda _: None)
     assert "No matching distribution" in caught.value.log

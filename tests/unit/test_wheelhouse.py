@@ -12,12 +12,12 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
-from conda_package_streaming.package_streaming import stream_conda_component
 from packaging.requirements import Requirement
 
 from dswin import interpreter, shims, wheelhouse
 from dswin.errors import BadInput, MachineLacks
 from dswin.wheels import Source, convert_wheel, write_as_match, write_package
+from packages import read_json, read_package
 
 
 def make_wheel(folder: Path, name: str, *, metadata: str = "", files: dict[str, str] | None = None) -> Path:
@@ -38,18 +38,6 @@ def make_wheel(folder: Path, name: str, *, metadata: str = "", files: dict[str, 
             entry.external_attr = (0o755 if ".data/scripts" in path else 0o644) << 16
             archive.writestr(entry, text)
     return wheel
-
-
-def read_package(package: Path) -> dict[str, bytes]:
-    found = {}
-    for component in ("pkg", "info"):
-        for tar, member in stream_conda_component(package, component=component):
-            found[member.name] = tar.extractfile(member).read()
-    return found
-
-
-def read_json(package: Path, name: str) -> dict:
-    return json.loads(read_package(package)[f"info/{name}"])
 
 
 def convert(wheel: Path, *, platform: str = "linux-64") -> Path:

@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conda_package_streaming.package_streaming import stream_conda_component
 
 from dswin import interpreter, msvc_shims, redistributables, wheelhouse
 from dswin.errors import BadInput
 from dswin.wheels import Source, convert_wheel
 from dswin.wine.msvc import Msvc
+from packages import read_json, read_package
 
 
 def make_wheel(folder: Path, name: str, *files: str, requires: tuple[str, ...] = ()) -> Path:
@@ -64,18 +64,6 @@ def name_msvc(root: str = "/opt/ms vc", toolset: str = "14.44.35207") -> Msvc:
 def make_all(sources: list[Source], folder: Path) -> dict[str, Path]:
     folder.mkdir(exist_ok=True)
     return {source.name: source.make(folder, "0123456789abcdef") for source in sources}
-
-
-def read_package(package: Path) -> dict[str, bytes]:
-    found = {}
-    for component in ("pkg", "info"):
-        for tar, member in stream_conda_component(package, component=component):
-            found[member.name] = tar.extractfile(member).read()
-    return found
-
-
-def read_json(package: Path, name: str) -> dict:
-    return json.loads(read_package(package)[f"info/{name}"])
 
 
 def list_files(package: Path) -> set[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from .host import Finished, Host, open_host
 from .msvc import Msvc
 from .msvc import find as find_msvc
-from .python import download_wheels, install_wheels, make_python
+from .python import download_wheels, install_wheels, keep_packages, make_python
 
 __all__ = [
     "Finished",
@@ -20,6 +20,7 @@ __all__ = [
     "download_wheels",
     "find_msvc",
     "install_wheels",
+    "keep_packages",
     "make_python",
     "open_host",
 ]

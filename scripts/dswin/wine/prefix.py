@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..digests import hash_file
 from ..errors import MachineLacks
 from . import apt
 from .msvc import Msvc
@@ -189,7 +190,7 @@ def clear_mark(name: str, content: bytes) -> bytes:
 
 def describe(wine: Wine, parts: Mapping[str, Path], launcher: str) -> dict[str, object]:
     """Return what a prefix is made from. Another answer means that it must be made again."""
-    hashes = {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in sorted(parts.items())}
+    hashes = {name: hash_file(file) for name, file in sorted(parts.items())}
     return {"layout": _LAYOUT, "wine": wine.version, "parts": hashes, "launcher": _hash(launcher)}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -12,10 +11,12 @@ import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from ..digests import digest
 from ..errors import CheckFailed, MachineLacks
+from ..package_index import QUIET, run_pip
 from . import apt
 from .cpython import Build
 from .host import Host
@@ -74,8 +75,7 @@ def _describe(host: Host) -> dict[str, object]:
 
 
 def _name(cache: Path, what: str, inputs: Mapping[str, object]) -> Path:
-    digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
-    return cache / f"{what}-{VERSION}-{digest[:8]}"
+    return cache / f"{what}-{VERSION}-{digest(inputs)[:8]}"
 
 
 def _compile(host: Host, scratch: Path, progress: Progress) -> Path:
@@ -143,24 +143,23 @@ def download_wheels(requirements: list[str], python: str, folder: Path, *, deps:
     :param deps: what they require too. pip reads its conditions as for this machine: name what only Windows needs.
     :raises MachineLacks: pip cannot get them.
     """
-    command = [sys.executable, "-m", "pip", "download", "--dest", str(folder), "--only-binary", ":all:"]
-    command += ["--platform", "win_amd64", "--python-version", python, "--implementation", "cp"]
-    command += [] if deps else ["--no-deps"]
-    done = subprocess.run(
-        [*command, *requirements],
-        env={**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_PROGRESS_BAR": "off"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    if done.returncode:
+    options = [
+        "--only-binary",
+        ":all:",
+        "--platform",
+        "win_amd64",
+        "--python-version",
+        python,
+        "--implementation",
+        "cp",
+    ]
+    options += [] if deps else ["--no-deps"]
+    code, log = run_pip(["download", "--dest", str(folder), *options, *requirements])
+    if code:
         raise MachineLacks(
             f"pip could not get {', '.join(requirements)} for Windows.",
             fix="See pip's own words below; check the network and pip config list.",
-            log="\n".join(done.stdout.strip().splitlines()[-20:]),
+            log=log,
         )
 
 
@@ -182,7 +181,7 @@ def install_wheels(
     :raises CheckFailed: its pip, or for a new tree the pip among the wheels, fails.
     """
     python = tree / "python.exe"
-    environment = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_PROGRESS_BAR": "off"}
+    environment = dict(QUIET)
     options = [
         "--no-index",
         "--find-links",
@@ -204,3 +203,32 @@ def install_wheels(
             fix=f"See its words below; delete {tree} if that Python is broken, and run again.",
             log="\n".join(done.output.strip().splitlines()[-20:]),
         )
+
+
+def keep_packages(
+    host: Host,
+    tree: Path,
+    cache: Path,
+    name: str,
+    requirements: list[str],
+    progress: Progress,
+    *,
+    deps: bool = False,
+    finish: Callable[[Path], None] = lambda _: None,
+) -> Path:
+    """Return a folder ``cache/name-<digest>``, for PYTHONPATH, with packages for a Windows Python; made now if it is not there.
+
+    :param deps: as in :func:`download_wheels`.
+    :param finish: changes the new folder before it is moved into its place.
+    """
+    folder = cache / f"{name}-{digest([requirements, tree.name])[:8]}"
+    if not folder.is_dir():
+        progress(f"installing {name} for the Windows Python")
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="scratch-", dir=cache) as scratch:
+            wheels, ready = Path(scratch) / "wheels", Path(scratch) / "ready"
+            download_wheels(requirements, MINOR, wheels, deps=deps)
+            install_wheels(host, tree, wheels, requirements, target=ready)
+            finish(ready)
+            ready.rename(folder)
+    return folder
