@@ -63,10 +63,6 @@ set "PYTHONDONTWRITEBYTECODE=1"
 
 "%PYTHON%" "%RECIPE_DIR%\toolset.py" || exit /b 1
 
-:: dswin's compiler cache, where it is on PATH: what was compiled before from the same files is not compiled again. Not for a
-:: CUDA variant: nvcc would take the cache's cl.exe for the compiler, and misses Visual Studio's files around it.
-if "%ds_variant%"=="cpu" for %%p in (dswin-compiler-cache.bat) do if not "%%~$PATH:p"=="" call "%%~$PATH:p" || exit /b 1
-
 "%PYTHON%" "%RECIPE_DIR%\jobs.py" > jobs.bat || exit /b 1
 call jobs.bat || exit /b 1
 
@@ -82,6 +78,9 @@ set "CUDA_PATH=%SRC_DIR%\cuda_home"
 set "PATH=%SRC_DIR%\cuda_home\bin;%PATH%"
 
 :compile
+:: dswin's compiler cache, where it is on PATH: what was compiled before from the same files is not compiled again.
+for %%p in (dswin-compiler-cache.bat) do if not "%%~$PATH:p"=="" call "%%~$PATH:p" || exit /b 1
+
 "%PYTHON%" "%RECIPE_DIR%\pin_torch.py" requirements\requirements.txt || exit /b 1
 
 :: A wheel first, for people who use pip; installing from a folder of wheels leaves no direct_url.json with our path in it.

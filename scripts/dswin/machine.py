@@ -166,23 +166,36 @@ exec {shlex.quote(ccache)} "$@"
     return folder
 
 
-#: Its own folder, ``%~dp0``, is where the cache is. torch has cl list what it includes, so nothing is preprocessed to find out.
+#: Its own folder, ``%~dp0``, is where the cache is. torch has cl list what it includes, so nothing is preprocessed to find out;
+#: nvcc's lists are asked of nvcc itself, and the switch has torch leave that out, which the cache does not know.
 _CACHE_SCRIPT = """\
+@set "DSWIN_COMPILERS=%PATH%"
 @set "PATH=%~dp0;%PATH%"
 @set "CCACHE_DIR=%~dp0store"
 @set "CCACHE_COMPILERCHECK=content"
 @set "CCACHE_MAXSIZE=2G"
 @set "CCACHE_DEPEND=1"
+@set PYTORCH_NVCC="%~dp0nvcc.bat"
+@set "TORCH_EXTENSION_SKIP_NVCC_GEN_DEPENDENCIES=1"
+"""
+#: nvcc takes the first cl.exe on PATH for the compiler, and misses Visual Studio's files around the cache's.
+_NVCC_SCRIPT = """\
+@setlocal DisableDelayedExpansion
+@set "PATH=%DSWIN_COMPILERS%"
+@set "CCACHE_DEPEND="
+@"%~dp0ccache.exe" "%CUDA_HOME%\\bin\\nvcc.exe" %*
 """
 
 
 def put_windows_cache(ccache: Path, folder: Path) -> None:
-    """Put ccache.exe into ``folder`` as cl.exe, and the batch file that bld.bat calls.
+    """Put ccache.exe into ``folder``, as cl.exe too, with the batch file that bld.bat calls and the one that stands for nvcc.
 
-    It stands in front of the compiler, which torch calls by that name alone.
+    cl.exe stands in front of the compiler, which torch calls by that name alone.
     """
-    shutil.copyfile(ccache, folder / "cl.exe")
-    _write(folder / "dswin-compiler-cache.bat", _CACHE_SCRIPT.replace("\n", "\r\n"))
+    for name in ("cl.exe", "ccache.exe"):
+        shutil.copyfile(ccache, folder / name)
+    for name, script in (("dswin-compiler-cache.bat", _CACHE_SCRIPT), ("nvcc.bat", _NVCC_SCRIPT)):
+        _write(folder / name, script.replace("\n", "\r\n"))
 
 
 def _write(program: Path, text: str) -> None:

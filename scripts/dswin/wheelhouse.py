@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
-from . import cuda_shims, cuda_torch, lock
+from . import cuda_shims, cuda_torch, mutex
 from .channel import FIXTURE_MARK, index_subdir, read_subdir
 from .digests import digest, hash_file
 from .errors import BadInput, MachineLacks
@@ -333,7 +333,7 @@ def _describe_wheel(wheel: Path, deps: Deps, tools: Tools | None) -> list[Source
 @contextmanager
 def _lock(root: Path, progress: Progress) -> Iterator[None]:
     root.mkdir(parents=True, exist_ok=True)
-    with lock.hold(root, f"waiting for another process that works in {root}", progress):
+    with mutex.hold(root, f"waiting for another process that works in {root}", progress):
         # Whoever holds the lock is alone here: what is left over belongs to a process that was killed.
         for left in root.glob(f"{_SCRATCH}*"):
             shutil.rmtree(left, ignore_errors=True)

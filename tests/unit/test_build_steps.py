@@ -222,7 +222,11 @@ def test_the_compiler_cache_of_windows_stands_in_front_of_cl(tmp_path: Path) -> 
     folder = tmp_path / "bin"
     folder.mkdir()
     machine.put_windows_cache(program, folder)
-    assert {file.name for file in folder.iterdir()} == {"cl.exe", "dswin-compiler-cache.bat"}
+    assert {file.name for file in folder.iterdir()} == {"cl.exe", "ccache.exe", "dswin-compiler-cache.bat", "nvcc.bat"}
     lines = (folder / "dswin-compiler-cache.bat").read_bytes().decode().split("\r\n")
-    assert lines[0] == '@set "PATH=%~dp0;%PATH%"'
+    assert lines.index('@set "DSWIN_COMPILERS=%PATH%"') < lines.index('@set "PATH=%~dp0;%PATH%"')
     assert '@set "CCACHE_DEPEND=1"' in lines
+    assert '@set PYTORCH_NVCC="%~dp0nvcc.bat"' in lines
+    nvcc = (folder / "nvcc.bat").read_bytes().decode().split("\r\n")
+    assert nvcc[-2:] == ['@"%~dp0ccache.exe" "%CUDA_HOME%\\bin\\nvcc.exe" %*', ""]
+    assert '@set "PATH=%DSWIN_COMPILERS%"' in nvcc

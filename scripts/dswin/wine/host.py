@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from .. import lock
+from .. import mutex
 from ..errors import CheckFailed, DswinError, MachineLacks
 from . import launcher, paths, prefix
 from .msvc import Msvc
@@ -255,7 +255,7 @@ def open_host(cache: Path, msvc: Msvc, progress: Progress = lambda _: None) -> I
     wine = prefix.find_wine()
     cache = cache.absolute()
     cache.mkdir(parents=True, exist_ok=True)
-    with lock.hold(cache, f"waiting for another process that uses the Wine prefix in {cache}", progress):
+    with mutex.hold(cache, f"waiting for another process that uses the Wine prefix in {cache}", progress):
         parts = prefix.fetch_parts(wine, cache / "parts", progress)
         host = Host(wine, cache / "prefix", msvc)
         try:
