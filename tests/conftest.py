@@ -16,6 +16,13 @@ from building import PYTHON, USERS, Build, run_dswin
 MAY_SKIP = ("no GPU", "conda is not installed", "conda-build is not installed")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Two groups for ``-n 2 --dist loadgroup``: one that Wine runs, and one beside it. Each builds its own package once."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group("windows" if "windows" in item.path.parts else "linux"))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     report = yield

@@ -86,6 +86,7 @@ class Binary:
     :param imports: names of the symbols that other libraries must provide.
     :param openmp: whose parallel regions the code calls: GCC's, LLVM's and Intel's, or Microsoft's.
     :param debug_info: ``.debug_*`` sections, or a PE that names its PDB.
+    :param bf16_kernels: GPU functions that have ``__nv_bfloat16`` in their signature, by their mangled names.
     """
 
     path: Path
@@ -97,6 +98,7 @@ class Binary:
     openmp: OpenMP | None
     debug_info: bool
     gpu: GpuCode
+    bf16_kernels: int
 
     @property
     def op(self) -> str:
@@ -261,7 +263,12 @@ def _describe(
         openmp=_find_openmp(libraries, imports),
         debug_info=names_pdb or any(s.name.startswith((".debug_", ".zdebug_")) for s in sections),
         gpu=_read_fatbins(path, (s.content for s in sections if s.name in FATBIN_SECTIONS)),
+        bf16_kernels=len({name for name in _MANGLED.findall(data) if b"__nv_bfloat16" in name}),
     )
+
+
+# The names by which the CUDA runtime finds kernels stand in the file whatever compiled the host's part.
+_MANGLED = re.compile(rb"_Z\w+")
 
 
 # With its number: "ymmword ptr" is a size in memory.

@@ -152,6 +152,13 @@ def test_gpu_code_of_many_fat_binaries_in_an_elf(compile_c: Compile, tmp_path: P
     assert str(binary.gpu) == "7.5 8.6+PTX 9.0a 12.0f 10.0a (PTX)"
 
 
+def test_bf16_kernels_are_known_by_their_names(compile_c: Compile) -> None:
+    names = ("_Z4geluI13__nv_bfloat16EvPT_i", "_Z4geluI6__halfEvPT_i", "_Z3addI13__nv_bfloat16EvPT_i", "__nv_bfloat16")
+    code = "".join(f'const char n{i}[] = "{name}"; ' for i, name in enumerate(names))
+    assert binaries.read(compile_c(code + LOOPS)).bf16_kernels == 2
+    assert binaries.read(compile_c(LOOPS)).bf16_kernels == 0
+
+
 def test_no_gpu_code(compile_c: Compile) -> None:
     assert binaries.read(compile_c(LOOPS)).gpu == binaries.GpuCode()
 

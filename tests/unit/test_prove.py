@@ -188,6 +188,7 @@ class Stage:
             openmp="kmp",
             debug_info=False,
             gpu=binaries.GpuCode(("8.6", "8.9"), ("8.9",)),
+            bf16_kernels=0,
         )
         return build.Built(package, package, [op], ["https://me:word@host/channel"])
 

@@ -4,6 +4,7 @@ installed. Two architectures of the recipe's seven; the whole list is a matter o
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,6 @@ import pytest
 from building import ROOT, run_dswin
 from dswin import binaries, ops, rehearsal
 from dswin.wine import Msvc
-
-pytestmark = pytest.mark.long
 
 ARCHS = "7.5;8.6+PTX"
 WANTED = rehearsal.list_archs(ARCHS)
@@ -42,6 +41,10 @@ def test_gpu_code_is_for_what_was_asked(rehearsed: dict) -> None:
             assert (tuple(op["gpu"]["sass"]), tuple(op["gpu"]["ptx"])) == (WANTED.sass, WANTED.ptx), op["op"]
 
 
+def test_bf16_kernels_are_there_beside_older_gpus(rehearsed: dict) -> None:
+    assert {op["op"] for op in rehearsed["ops"] if op["bf16_kernels"] > 5} >= set(rehearsal.BF16)
+
+
 def test_the_cpu_ops_of_a_cuda_variant_hold_avx2_too(rehearsed: dict) -> None:
     for op in rehearsed["ops"]:
         if op["op"] in ("cpu_adam", "cpu_adagrad", "cpu_lion"):
@@ -59,3 +62,9 @@ def test_an_op_is_held_to_its_archs_and_its_dlls(rehearsed: dict) -> None:
     binary = binaries.read(path)
     assert rehearsal.find_faults(binary, WANTED) == []
     assert len(rehearsal.find_faults(binary, rehearsal.list_archs("7.5;8.9+PTX"))) == 1
+
+
+def test_an_op_without_its_bf16_kernels_is_found(rehearsed: dict) -> None:
+    path = next(Path(op["path"]) for op in rehearsed["ops"] if op["op"] == "ragged_ops")
+    binary = replace(binaries.read(path), bf16_kernels=0)
+    assert rehearsal.find_faults(binary, WANTED) == ["ragged_ops holds no BF16 kernels"]
