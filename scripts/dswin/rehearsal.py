@@ -27,10 +27,10 @@ PLATFORM = "win-64"
 #: The variants of which all tools can be had without a conda channel, with their CUDA.
 CUDA = {"cuda130": "13.0"}
 #: The ops that hold kernels of their own; the others call torch or the CPU.
-KERNELS = ("fused_adam", "fused_lamb", "fused_lion", "inference_core_ops", "quantizer", "ragged_ops", "random_ltd",
+KERNELS = ("fused_adam", "fused_lamb", "fused_lion", "inference_core_ops", "quantizer", "random_ltd",
            "spatial_inference", "stochastic_transformer", "transformer", "transformer_inference")  # fmt: skip
 #: Those of them that have BF16 kernels, which one architecture below 8.0 would switch off without patch 0009.
-BF16 = ("inference_core_ops", "ragged_ops", "transformer_inference")
+BF16 = ("inference_core_ops", "transformer_inference")
 #: The DLLs that an op of a CUDA variant may ask for: torch's, CUDA's runtime libraries, which torch brings, and Windows' own.
 KNOWN_DLLS = ("c10", "torch", "cudart64_", "cublas64_", "cublaslt64_", "curand64_", "cusparse64_", "cusolver64_",
               "python3", "vcruntime140", "msvcp140", "api-ms-win-crt-", "kernel32", "libiomp5md", "libomp", "nvcuda")  # fmt: skip

@@ -41,7 +41,7 @@ def list_sources(source: Path) -> dict[str, tuple[set[str], set[str]]]:
 
 
 def compile_one(file: str, includes: set[str], flags: set[str], folder: Path) -> tuple[str, int, str]:
-    words = ["cl", "/nologo", "/c", "/MD", "/EHsc", "/std:c++17", "/W0", f"/Fo{folder / file.replace('/', '-')}.obj",
+    words = ["cl", "/nologo", "/c", "/MD", "/EHsc", "/std:c++17", "/W0", f"/Fo{folder / '-'.join(Path(file).parts)}.obj",
              "-DTORCH_API_INCLUDE_EXTENSION_H", "-DTORCH_EXTENSION_NAME=op", "-DBF16_AVAILABLE", *sorted(flags)]  # fmt: skip
     words += [f"-I{folder}" for folder in sorted(includes)]
     done = subprocess.run([*words, file], capture_output=True, text=True, errors="replace", check=False)

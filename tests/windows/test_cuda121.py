@@ -19,8 +19,9 @@ from dswin.wine.python import MINOR
 
 #: NVIDIA's headers of 12.1, in the wheels of its libraries.
 HEADERS = [
-    # For nv/target alone, which the wheel of 12.1 lacks.
+    # For nv/target and cuda_profiler_api.h alone, which the wheels of 12.1 lack.
     "nvidia-cuda-cccl-cu12==12.4.127.post1",
+    "nvidia-cuda-profiler-api-cu12==12.9.79",
     "nvidia-cublas-cu12==12.1.3.1",
     "nvidia-cuda-nvcc-cu12==12.1.105",
     "nvidia-cuda-runtime-cu12==12.1.105",

@@ -65,6 +65,6 @@ def test_an_op_is_held_to_its_archs_and_its_dlls(rehearsed: dict) -> None:
 
 
 def test_an_op_without_its_bf16_kernels_is_found(rehearsed: dict) -> None:
-    path = next(Path(op["path"]) for op in rehearsed["ops"] if op["op"] == "ragged_ops")
+    path = next(Path(op["path"]) for op in rehearsed["ops"] if op["op"] == "inference_core_ops")
     binary = replace(binaries.read(path), bf16_kernels=0)
-    assert rehearsal.find_faults(binary, WANTED) == ["ragged_ops holds no BF16 kernels"]
+    assert rehearsal.find_faults(binary, WANTED) == ["inference_core_ops holds no BF16 kernels"]
