@@ -7,8 +7,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from building import PYTHON, USERS, Build, run_dswin
 
@@ -16,11 +18,15 @@ from building import PYTHON, USERS, Build, run_dswin
 MAY_SKIP = ("no GPU", "conda is not installed", "conda-build is not installed")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two groups for ``-n 2 --dist loadgroup``: one that Wine runs, and one beside it. Each builds its own package once."""
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group("windows" if "windows" in item.path.parts else "linux"))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """With ``-n 2`` one process takes what runs on Windows and the other the rest, so that each builds its package once."""
+    return ByMachine(config, log)
+
+
+class ByMachine(LoadScopeScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        return "windows" if nodeid.startswith("tests/windows/") else "linux"
 
 
 @pytest.hookimpl(wrapper=True)
