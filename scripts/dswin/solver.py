@@ -1,21 +1,18 @@
-"""From environment files to a lock: solved by rattler, written through conda-lock's own models.
-
-conda-lock reads the environment files and computes the content hash, so that ``conda-lock lock --check-input-hash`` agrees with
-the result; what conda-lock would need a conda program for, the solve, is rattler's.
-"""
+"""From environment files to the packages of a lock: conda-lock reads the files, rattler solves, no conda program is needed."""
 
 from __future__ import annotations
 
 import asyncio
 import datetime
+import logging
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
 
 import rattler
 from rattler import BuildString, Channel, GenericVirtualPackage, MatchSpec, PackageName, RepoDataRecord, SparseRepoData
@@ -24,6 +21,7 @@ from rattler.channel import ChannelPriority
 from rattler.exceptions import SolverError
 
 from . import lock, records
+from .addresses import expand, hide_secrets, to_url
 from .errors import BadInput, CheckFailed, MachineLacks
 
 if sys.version_info >= (3, 11):
@@ -42,6 +40,9 @@ VIRTUAL: Mapping[str, Mapping[str, str]] = {
     "win-64": {"__win": "0", "__archspec": "1 x86_64"},
     "linux-64": {"__unix": "0", "__linux": "5.10", "__glibc": "2.28", "__archspec": "1 x86_64"},
 }
+#: A lock's name, and a channel's: what is no url and no path.
+_NAME = re.compile(r"\w[\w.-]*")
+_CHANNEL = re.compile(r"\w[\w.-]*(/[\w.-]+)*")
 _TIMEOUT = datetime.timedelta(minutes=5)
 
 
@@ -77,31 +78,44 @@ def read_wanted(folder: Path) -> dict[str, Wanted]:
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror}.", fix="Name the folder of the locks.") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise BadInput(f"{path} is not TOML: {error}.", fix="Correct it; its first lines say how it is made.") from error
+        raise BadInput(
+            f"{path} is not TOML: {error}.", fix="Correct it; its first lines say how it is made."
+        ) from error
     found = {}
     for name, table in tables.items():
-        try:
-            wanted = Wanted(
-                name,
-                tuple(Path(os.path.normpath(folder / source)) for source in table["sources"]),
-                tuple(table["platforms"]),
-                table.get("cuda"),
-                table.get("why", ""),
-                dict(table.get("notes", {})),
-            )
-        except (KeyError, TypeError) as error:
-            raise BadInput(f"{path}: [{name}] lacks {error}.", fix="A lock has sources and platforms.") from error
+        found[name] = wanted = _read_table(path, name, table)
         if missing := [str(source) for source in wanted.sources if not source.is_file()]:
             raise BadInput(f"{path}: [{name}] names {missing[0]}, which is not there.", fix="Correct its sources.")
         if odd := sorted(set(wanted.platforms) - set(VIRTUAL)):
             raise BadInput(f"{path}: [{name}] is for {odd[0]}.", fix=f"Platforms: {', '.join(VIRTUAL)}.")
-        found[name] = wanted
     return found
+
+
+def _read_table(path: Path, name: str, table: object) -> Wanted:
+    given = table if isinstance(table, dict) else {}
+    sources, platforms, notes = given.get("sources"), given.get("platforms"), given.get("notes", {})
+    texts = [given.get("cuda", ""), given.get("why", ""), *(notes.values() if isinstance(notes, dict) else [None])]
+    for one in (sources, platforms):
+        texts += one if isinstance(one, list) and one else [None]
+    if not _NAME.fullmatch(name) or not all(isinstance(text, str) for text in texts):
+        raise BadInput(
+            f"{path}: [{name}] is no description of a lock.",
+            fix="A lock has a name that a file can have, sources and platforms as lists of texts, and other texts.",
+        )
+    if (cuda := given.get("cuda")) is not None and not re.fullmatch(r"\d+\.\d+", cuda):
+        raise BadInput(f"{path}: [{name}] has cuda = {cuda!r}.", fix='Write it as "12.1", or leave it out.')
+    places = tuple(Path(os.path.normpath(path.parent / source)) for source in given["sources"])
+    return Wanted(name, places, tuple(given["platforms"]), cuda, given.get("why", ""), notes)
 
 
 @dataclass(frozen=True)
 class Solved:
-    """:param inferred: {package: what of its record was concluded rather than seen}. :param origin: where the records are from."""
+    """A solution.
+
+    :param packages: the records, by platform.
+    :param inferred: {package: what of its record was concluded rather than seen}.
+    :param origin: where the records are from.
+    """
 
     spec: LockSpecification
     packages: Mapping[str, Sequence[RepoDataRecord]]
@@ -112,19 +126,45 @@ class Solved:
 def read_sources(wanted: Wanted) -> LockSpecification:
     """Read the environment files of a lock, as conda-lock does.
 
-    :raises BadInput: conda-lock cannot read them.
+    :raises BadInput: conda-lock cannot read them, or a channel in them is a path or holds a secret.
     """
     from conda_lock.src_parser import make_lock_spec
 
+    logging.getLogger("conda_lock").setLevel(logging.ERROR)  # it warns of each line that is for another platform
+    names = ", ".join(map(str, wanted.sources))
     try:
-        return make_lock_spec(
-            src_files=list(wanted.sources), platform_overrides=list(wanted.platforms), mapping_url=""
-        )
+        # What pip is to bring is refused later, by name; until then conda-lock must find a list of pip's names, be it empty.
+        with tempfile.TemporaryDirectory() as scratch:
+            (mapping := Path(scratch) / "names.json").write_text("{}", encoding="utf-8")
+            spec = make_lock_spec(
+                src_files=list(wanted.sources), platform_overrides=list(wanted.platforms), mapping_url=str(mapping)
+            )
     except Exception as error:  # conda-lock's parsers raise of all kinds
         raise BadInput(
-            f"conda-lock cannot read {', '.join(map(str, wanted.sources))}: {error}.",
-            fix="Correct the environment file.",
+            f"conda-lock cannot read {names}: {first_line(error)}.", fix="Correct the environment file."
         ) from error
+    for channel in spec.channels:
+        check_channel(channel.url, names)
+    return spec
+
+
+def check_channel(url: str, where: str) -> None:
+    """Make sure that a channel can stand in a lock, which others read and which no secret may enter.
+
+    :raises BadInput: it is neither a name nor a url, or there is a password or token in it.
+    """
+    if not _CHANNEL.fullmatch(url) and not lock.is_url(url):
+        shown = (
+            "A malformed url" if "://" in url else repr(url)
+        )  # what is malformed is not shown: secrets cannot be cut out
+        raise BadInput(
+            f"{where}: {shown} is no channel.", fix="Name a channel of conda.anaconda.org, or write a whole url."
+        )
+    if lock.holds_secret(url):
+        raise BadInput(
+            f"{where}: {hide_secrets(url)} has a user, a password or a token in it, and locks are for others to read.",
+            fix="Write ${NAME} in its place, and set that environment variable.",
+        )
 
 
 def solve(wanted: Wanted, *, snapshot: Path | None = None, cache: Path, progress: Progress = lambda _: None) -> Solved:
@@ -141,20 +181,26 @@ def solve(wanted: Wanted, *, snapshot: Path | None = None, cache: Path, progress
     known = records.read(snapshot) if snapshot else []
     origin = "the channels"
     if known:
-        origin = f"a snapshot of {len(known)} package records seen in public files, not the channels themselves"
+        origin = "records of packages that were seen in public files, not the channels themselves"
     chosen: dict[str, Sequence[RepoDataRecord]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         records.write_repodata(known, Path(scratch))
         for platform in wanted.platforms:
             progress(f"solving {wanted.name} for {platform}")
             sources: list[SparseRepoData] = []
-            for channel in (one.env_replaced_url() for one in spec.channels):
-                if known and "://" not in channel:
+            for channel in (expand(one.url) for one in spec.channels):
+                if known and _CHANNEL.fullmatch(channel):
                     sources += records.open_repodata(Path(scratch), [channel], platform)
                 else:
                     sources += asyncio.run(_fetch(channel, platform, cache))
             chosen[platform] = asyncio.run(
-                _solve(wanted.name, platform, list_specs(spec.dependencies[platform]), sources, wanted.list_virtual(platform))
+                _solve(
+                    wanted.name,
+                    platform,
+                    list_specs(spec.dependencies[platform]),
+                    sources,
+                    wanted.list_virtual(platform),
+                )
             )
     urls = {record.url for packages in chosen.values() for record in packages}
     for record in known:
@@ -172,7 +218,8 @@ def list_specs(dependencies: Iterable[Dependency]) -> list[MatchSpec]:
     for one in dependencies:
         if one.manager != "conda":
             raise BadInput(f"{one.name} is to come from pip.", fix="Ask for conda packages only: pip's are not locked.")
-        text = one.name
+        channel = getattr(one, "conda_channel", None)
+        text = f"{channel}::{one.name}" if channel else one.name
         version, build = getattr(one, "version", ""), getattr(one, "build", None)
         if version or build:
             text += f" {version or '*'}"
@@ -181,7 +228,9 @@ def list_specs(dependencies: Iterable[Dependency]) -> list[MatchSpec]:
         try:
             specs.append(MatchSpec(text, strict=False))
         except Exception as error:
-            raise BadInput(f"{text!r} is no requirement: {error}.", fix="NAME VERSION BUILD, as conda has it.") from error
+            raise BadInput(
+                f"{text!r} is no requirement: {error}.", fix="NAME VERSION BUILD, as conda has it."
+            ) from error
     return specs
 
 
@@ -205,8 +254,9 @@ async def _fetch(channel: str, platform: str, cache: Path) -> list[SparseRepoDat
             )
         )
     except Exception as error:
+        shown = hide_secrets(channel)
         raise MachineLacks(
-            f"The channel {hide_secrets(channel)} does not answer for {platform}: {_first_line(error)}.",
+            f"The channel {shown} does not answer for {platform}: {first_line(error).replace(channel, shown)}.",
             fix="Check the network, or solve from records: dswin lock --records locks/records.",
         ) from error
 
@@ -228,112 +278,36 @@ async def _solve(
             fix="The solver's words say which requirement stands in the way; change the environment file.",
             log=str(error),
         ) from error
+    except Exception as error:  # rattler's readers raise of all kinds when they meet broken repodata
+        raise CheckFailed(
+            f"What the channels say of their packages for {platform} cannot be used: {first_line(error)}.",
+            fix="Ask whoever keeps the channel to index it anew; delete the cache folder if it is the channel's old state.",
+        ) from error
 
 
-def hide_secrets(url: str) -> str:
-    """A url without user, password and token, for messages.
-
-    >>> hide_secrets("https://me:secret@host/t/abc-123/channel")
-    'https://host/t/***/channel'
-    """
-    parts = urlsplit(url)
-    if not parts.scheme:
-        return url
-    path = parts.path.split("/")
-    if "t" in path[:-1]:
-        path[path.index("t") + 1] = "***"
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], path="/".join(path), query="").geturl()
-
-
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     return (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
-
-
-def write(solved: Solved, wanted: Wanted, path: Path) -> None:
-    """Write the lock as conda-lock would, in one piece: there is the old file or the new one, never a part.
-
-    :raises BadInput: a record without md5, which conda-lock's format demands.
-    """
-    from conda_lock.content_hash import compute_content_hashes
-    from conda_lock.lockfile import apply_categories, write_conda_lock_file
-    from conda_lock.lockfile.v1.models import LockMeta
-    from conda_lock.lockfile.v2prelim.models import LockedDependency, Lockfile
-    from conda_lock.virtual_package import default_virtual_package_repodata
-
-    packages: list[LockedDependency] = []
-    for platform, chosen in solved.packages.items():
-        planned = {record.name.normalized: _to_locked(record, platform) for record in chosen}
-        apply_categories(
-            requested={one.name: one for one in solved.spec.dependencies[platform]}, planned=planned, mapping_url=""
-        )
-        packages += planned.values()
-    with default_virtual_package_repodata() as assumed:
-        hashes = compute_content_hashes(solved.spec, assumed)
-    metadata = LockMeta(
-        content_hash=hashes,
-        channels=list(solved.spec.channels),
-        platforms=list(wanted.platforms),
-        sources=[os.path.relpath(source, path.parent).replace(os.sep, "/") for source in wanted.sources],
-        custom_metadata=describe(solved, wanted),
-    )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Under its own name, which conda-lock writes into the comments.
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".lock-") as scratch:
-        written = Path(scratch) / path.name
-        write_conda_lock_file(Lockfile(package=packages, metadata=metadata), written, metadata_choices=None)
-        lock.read(written)
-        os.replace(written, path)
-
-
-def describe(solved: Solved, wanted: Wanted) -> dict[str, str]:
-    """What a lock says of itself beside its packages."""
-    words = {"solved_from": solved.origin}
-    for platform in wanted.platforms:
-        virtual = (f"{name}={'='.join(text.split())}" for name, text in wanted.list_virtual(platform).items())
-        words[f"virtual_packages.{platform}"] = " ".join(virtual)
-    chosen = {record.name.normalized: record for packages in solved.packages.values() for record in packages}
-    words.update({f"inferred.{name}": why for name, why in solved.inferred.items()})
-    if bare := sorted(name for name, record in chosen.items() if record.sha256 is None):
-        words["md5_only"] = f"no sha256 is known of {', '.join(bare)}"
-    words.update({f"note.{subject}": text for subject, text in wanted.notes.items()})
-    return {name: words[name] for name in sorted(words)}
-
-
-def _to_locked(record: RepoDataRecord, platform: str) -> Any:
-    from conda_lock.lockfile.v1.models import HashModel
-    from conda_lock.lockfile.v2prelim.models import LockedDependency
-
-    if record.md5 is None:
-        raise BadInput(
-            f"The record of {record.file_name} has no md5, which a conda-lock.yml must have.",
-            fix="Choose another build in the environment file.",
-        )
-    depends: dict[str, str] = {}
-    for requirement in record.depends:
-        name, _, rest = requirement.partition(" ")
-        version = rest.split()[0].removeprefix("==") if rest else ""
-        depends[name] = f"{depends[name]},{version}" if depends.get(name) and version else depends.get(name) or version
-    return LockedDependency(
-        name=record.name.normalized,
-        version=str(record.version),
-        manager="conda",
-        platform=platform,
-        dependencies=depends,
-        url=record.url,
-        hash=HashModel(md5=record.md5.hex(), sha256=record.sha256.hex() if record.sha256 else None),
-    )
 
 
 def add_package(wanted: Wanted, channel: str, spec: str, folder: Path) -> Wanted:
     """The same lock with ``deepspeed-win`` from a channel, which goes before the others; its source is written to ``folder``.
 
+    :param channel: a folder, a url or a name. Secrets in a url must be in environment variables, and stay there.
     :param spec: what to ask for, as ``deepspeed-win 0.19.8.*``.
+    :raises BadInput: no channel, or one with a secret in it.
     """
     import yaml
+    from conda_lock.models.channel import Channel as CondaLockChannel
 
-    others = [one.url for one in read_sources(wanted).channels]
+    if not lock.is_url(channel) and (Path(channel).is_dir() or not _CHANNEL.fullmatch(channel)):
+        channel = to_url(Path(os.path.abspath(channel)))
+    channel = CondaLockChannel.from_string(channel.rstrip("/")).url
+    check_channel(channel, "--channel")
+    others = [one.url for one in read_sources(wanted).channels if one.url != channel]
     path = folder / f"{wanted.name}.{PACKAGE}.yaml"
     text = yaml.safe_dump({"channels": [channel, *others], "dependencies": [spec]}, sort_keys=False)
     folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"# {PACKAGE} from its own channel; read beside the other sources of this lock.\n{text}", encoding="utf-8")
-    return Wanted(wanted.name, (path, *wanted.sources), wanted.platforms, wanted.cuda, wanted.why, wanted.notes)
+    path.write_text(
+        f"# {PACKAGE} from its own channel; read beside the other sources of this lock.\n{text}", encoding="utf-8"
+    )
+    return replace(wanted, sources=(path, *wanted.sources))
