@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import glob
 import json
 import os
 import re
@@ -23,6 +24,7 @@ SUBDIRS = ("noarch", "linux-64", "win-64")
 WHEELS = "wheels"
 #: A folder with this file at its root holds packages that fit the machine that made them. It is never to be published.
 FIXTURE_MARK = "BUILD-FIXTURE.txt"
+ENDINGS = (".conda", ".tar.bz2")
 #: The requirement of everything that was built in a rehearsal. No machine has this virtual package, so no client installs it.
 REHEARSAL_MARK = "__rehearsal"
 
@@ -57,6 +59,11 @@ def check_folder(channel: Path) -> None:
             f"{channel} is not a conda channel: it has files in it and no noarch/repodata.json.",
             fix="Name another folder for --out, or an empty one. Nothing was written.",
         )
+
+
+def list_archives(folder: Path) -> list[Path]:
+    """The packages in a subdir's folder, by name."""
+    return sorted(file for file in folder.glob("*") if file.name.endswith(ENDINGS))
 
 
 def list_packages(channel: Path, name: str) -> list[dict]:
@@ -119,7 +126,7 @@ def reindex(channel: Path) -> int:
         )
     with _lock(channel), _renew(channel) as new:
         index(new)
-        return len(list(new.glob("*/*.conda")))
+        return sum(len(list_archives(new / subdir)) for subdir in SUBDIRS)
 
 
 def index(channel: Path) -> None:
@@ -127,13 +134,16 @@ def index(channel: Path) -> None:
 
     :raises BadInput: there is a package of a rehearsal in it.
     """
-    check_real(sorted(channel.glob("*/*.conda")))
+    for subdir in SUBDIRS:
+        check_real(list_archives(channel / subdir))
     for subdir in SUBDIRS:
         if subdir != "noarch" and not (channel / subdir).is_dir():
             continue
         index_subdir(channel, subdir, compressed=True)
-        exports = {f.name: {"run_exports": read_run_exports(f)} for f in sorted((channel / subdir).glob("*.conda"))}
-        document = {"info": {"subdir": subdir, "version": 1}, "packages": {}, "packages.conda": exports}
+        document: dict = {"info": {"subdir": subdir, "version": 1}, "packages": {}, "packages.conda": {}}
+        for package in list_archives(channel / subdir):
+            kind = "packages.conda" if package.suffix == ".conda" else "packages"
+            document[kind][package.name] = {"run_exports": read_run_exports(package)}
         path = channel / subdir / "run_exports.json"
         path.unlink(missing_ok=True)
         path.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="utf-8", newline="\n")
@@ -157,18 +167,22 @@ def index_subdir(channel: Path, subdir: str, *, compressed: bool) -> None:
 
 
 def read_info(package: Path, names: Iterable[str]) -> dict[str, bytes]:
-    """Return the files ``names`` (like info/index.json) of a .conda archive that it has.
+    """Return the files ``names`` (like info/index.json) of an archive that it has.
 
     :raises BadInput: the archive cannot be read.
     """
-    wanted, found = set(names), {}
+    wanted, found, inside = set(names), {}, False
     try:
         for tar, member in stream_conda_info(str(package)):
+            # A .tar.bz2 is one stream, of gigabytes for torch: what follows the folder info is not unpacked.
+            if found.keys() == wanted or inside > member.name.startswith("info/"):
+                break
+            inside = member.name.startswith("info/")
             if member.name in wanted:
                 found[member.name] = tar.extractfile(member).read()
     except Exception as error:  # zipfile, tarfile and zstandard each have their own
         raise BadInput(
-            f"{package} is not a whole .conda package: {error}.", fix="Build or download it again."
+            f"{package} is not a whole conda package: {error}.", fix="Build or download it again."
         ) from error
     return found
 
@@ -245,4 +259,14 @@ def _swap(new: Path, channel: Path) -> None:
 @contextmanager
 def _lock(channel: Path) -> Iterator[None]:
     with FileLock(channel.parent / f".{channel.name}.lock"):
+        _clear(channel)
         yield
+
+
+def _clear(channel: Path) -> None:
+    """Put right what a killed process left: between :func:`_swap`'s two moves the channel has the old one's scratch name."""
+    for left in channel.parent.glob(f".{glob.escape(channel.name)}-new-*"):
+        if left.name.endswith("-old") and not channel.exists():
+            os.replace(left, channel)
+        else:
+            shutil.rmtree(left, ignore_errors=True)

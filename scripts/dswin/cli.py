@@ -322,6 +322,14 @@ def show_binaries(files: tuple[Path, ...], as_json: bool) -> None:
         Console(highlight=False).print(binaries.table(found))
 
 
+# At the end: these modules use what stands above.
+from . import cli_bundle, cli_channel, cli_env, cli_lock  # noqa: E402
+
+for command in (cli_bundle.bundle, cli_env.env, cli_lock.lock):
+    dswin.add_command(command)
+channel.add_command(cli_channel.mirror_lock)
+
+
 def report(error: errors.DswinError) -> None:
     """Print an error for a person: what, what the log says, what to do."""
     console.print("[bold red]error:[/bold red]", end=" ")

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import io
 import json
 import os
 import stat
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -158,3 +160,57 @@ def test_the_outcome_of_a_rehearsal_is_never_in_a_channel(tmp_path: Path) -> Non
     (out / "win-64" / rehearsed.name).write_bytes(rehearsed.read_bytes())
     with pytest.raises(BadInput, match="comes out of a rehearsal"):
         channel.reindex(out)
+
+
+def make_old_package(folder: Path, name: str, depends: tuple[str, ...] = (), exports: dict | None = None) -> Path:
+    """A tiny .tar.bz2, with info/ first as conda-build orders it, and a last file that cannot be unpacked."""
+    index = {"name": name, "version": "1.0", "build": "0", "build_number": 0, "depends": list(depends), "subdir": "win-64"}
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}-1.0-0.tar.bz2"
+    members = {"info/index.json": json.dumps(index).encode(), "share/a.txt": b"a\n"}
+    if exports:
+        members = {"info/run_exports.json": json.dumps(exports).encode(), **members}
+    with tarfile.open(path, "w:bz2") as archive:
+        for member, content in members.items():
+            entry = tarfile.TarInfo(member)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return path
+
+
+def test_older_archives_are_indexed_and_checked_too(tmp_path: Path) -> None:
+    out = tmp_path / "channel"
+    channel.add(out, [make_old_package(tmp_path / "made", "old", exports={"weak": ["old >=1"]})])
+    exports = json.loads((out / "win-64" / "run_exports.json").read_text())
+    assert exports["packages"] == {"old-1.0-0.tar.bz2": {"run_exports": {"weak": ["old >=1"]}}}
+    assert exports["packages.conda"] == {}
+    assert channel.reindex(out) == 1
+    with pytest.raises(BadInput, match="comes out of a rehearsal"):
+        channel.add(out, [make_old_package(tmp_path / "made", "bad", ("__rehearsal",))])
+
+
+def test_what_follows_info_is_not_unpacked(tmp_path: Path) -> None:
+    package = make_old_package(tmp_path, "big")
+    with tarfile.open(package, "w:bz2") as archive:
+        for member in ("info/index.json", "lib/huge.bin"):
+            entry = tarfile.TarInfo(member)
+            content = b'{"subdir": "win-64"}' if member.startswith("info") else os.urandom(4_000_000)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    # Half of the archive is enough to read its metadata from.
+    package.write_bytes(package.read_bytes()[: package.stat().st_size // 2])
+    assert channel.read_subdir(package) == "win-64"
+    assert channel.read_run_exports(package) == {}
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_what_a_killed_process_left_is_put_right(tmp_path: Path, moved: bool) -> None:
+    out = tmp_path / "channel"
+    channel.add(out, [make_package(tmp_path / "made", 0)])
+    (tmp_path / ".channel-new-abc").mkdir()
+    (tmp_path / ".channel-new-abc" / "half").write_text("x")
+    if moved:
+        out.rename(tmp_path / ".channel-new-abc-old")
+    channel.add(out, [make_package(tmp_path / "made", 1)])
+    assert len(channel.list_packages(out, "tiny")) == 2
+    assert [p.name for p in tmp_path.iterdir() if "-new-" in p.name] == []

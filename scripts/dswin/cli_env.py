@@ -1,0 +1,295 @@
+"""The commands of ``dswin env``."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from . import errors
+
+if TYPE_CHECKING:
+    from .env_verify import Verified
+    from .environment import Plan
+    from .lock import Lock
+    from .mirrors import Mirrors
+
+_LOCK_LIMIT = 64 * 2**20
+
+
+@click.group()
+def env() -> None:
+    """An environment from a lock: the same files on every machine, each checked."""
+
+
+def _options(*names: str) -> Callable[[Any], Any]:
+    """The options that several commands have, in this order."""
+    folder = click.Path(path_type=Path)
+    mirror = "Ask there first: tuna, ustc, bfsu, sustech, one url for another, or a mirrors.toml. The hashes stay the lock's."
+    known = {
+        "lock": click.option("--lock", metavar="FILE|URL", required=True, help="A conda-lock.yml (version 1)."),
+        "prefix": click.option("--prefix", "-p", type=folder, required=True, help="The environment's folder."),
+        "platform": click.option(
+            "--platform", metavar="P", help="win-64 or linux-64.  [default: the environment's, else this machine's]"
+        ),
+        "store": click.option("--store", type=folder, help="Where archives are kept.  [default: .dswin/archives]"),
+        "mirror": click.option("--mirror", "mirrors", multiple=True, metavar="NAME|FROM=TO|FILE", help=mirror),
+        "json": click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
+    }
+
+    def decorate(function: Any) -> Any:
+        for name in reversed(names):
+            function = known[name](function)
+        return function
+
+    return decorate
+
+
+@env.command("plan")
+@_options("lock", "prefix", "platform", "store", "mirror")
+@click.option("--sizes", is_flag=True, help="Ask the channels how large the archives are.")
+@_options("json")
+def show_plan(
+    lock: str,
+    prefix: Path,
+    platform: str | None,
+    store: Path | None,
+    mirrors: tuple[str, ...],
+    sizes: bool,
+    as_json: bool,
+) -> None:
+    """Show what `create` would keep, add, change, remove and fetch; nothing is changed."""
+    from . import archives, environment
+
+    with _open_lock(lock) as found:
+        where = _platform(platform, prefix)
+        ask = environment.ask_size
+        if sizes:
+            told = archives.ask_sizes(found.on(where), _mirrors(mirrors))
+            ask = lambda package: told.get(package.url)  # noqa: E731
+        planned = environment.plan(found, where, prefix.absolute(), _store(store), ask=ask)
+    if as_json:
+        click.echo(json.dumps(planned.to_json(), indent=1))
+    else:
+        _print_plan(planned)
+
+
+@env.command("create")
+@_options("lock", "prefix", "platform", "store", "mirror")
+@click.option("--repair", is_flag=True, help="Verify every file, and link anew the packages that are not right.")
+@_options("json")
+def create_environment(
+    lock: str,
+    prefix: Path,
+    platform: str | None,
+    store: Path | None,
+    mirrors: tuple[str, ...],
+    repair: bool,
+    as_json: bool,
+) -> None:
+    """Make an environment what a lock says, or leave it when it is.
+
+    Every archive's hash is checked before anything of it is linked, and every linked file after. What the lock does not name is
+    removed. A run that was stopped is gone on with by the next.
+    """
+    from . import environment
+
+    with _open_lock(lock) as found, _show_bytes() as (progress, count):
+        made = environment.create(
+            found,
+            _platform(platform, prefix),
+            prefix,
+            _store(store),
+            mirrors=_mirrors(mirrors),
+            source=lock,
+            repair=repair,
+            progress=progress,
+            count=count,
+        )
+    if as_json:
+        document = {
+            "done": made.done,
+            "repaired": list(made.repaired),
+            "files_verified": made.files,
+            **made.plan.to_json(),
+        }
+        click.echo(json.dumps({"prefix": str(prefix.absolute()), **document}, indent=1))
+    elif made.done:
+        _print_plan(made.plan)
+        click.echo(f"{prefix.absolute()}: done, {made.files} files verified")
+    else:
+        click.echo(f"{prefix.absolute()}: nothing to do, {len(made.plan.keep)} packages are as the lock has them")
+
+
+@env.command("verify")
+@_options("lock", "prefix", "platform")
+@click.option(
+    "--archives", type=click.Path(path_type=Path), help="The store with the archives.  [default: .dswin/archives]"
+)
+@_options("json")
+def verify_environment(lock: str, prefix: Path, platform: str | None, archives: Path | None, as_json: bool) -> int:
+    """Compare every file of an environment with the lock: lock -> archive -> paths.json -> bytes on disk.
+
+    Names each file that is missing, altered or foreign. Exit codes: 0 all is right, 1 something is not.
+    """
+    from . import cli, env_verify, prefixes
+
+    if not (prefix / prefixes.META).is_dir():
+        raise prefixes.no_environment(prefix)
+    with _open_lock(lock) as found:
+        verified = env_verify.verify(
+            found, prefix, _platform(platform, prefix), _store(archives), progress=cli.show_progress()
+        )
+    if as_json:
+        click.echo(json.dumps(verified.to_json(), indent=1))
+    else:
+        _print_verified(verified)
+    return errors.CheckFailed.exit_code if verified.findings else 0
+
+
+@env.command("status")
+@_options("prefix", "json")
+def show_status(prefix: Path, as_json: bool) -> int:
+    """Say which lock an environment was made from, when, and whether packages came or went since.
+
+    Exit codes: 0 as it was made, 1 not, or not made by dswin.
+    """
+    from . import environment
+
+    found = environment.status(prefix.absolute())
+    if as_json:
+        click.echo(json.dumps(found.to_json(), indent=1))
+    elif found.stamp is None:
+        click.echo(f"{prefix}: a conda environment that dswin did not make")
+    else:
+        stamp = found.stamp
+        click.echo(f"Lock      {stamp.source}\nSHA-256   {stamp.lock}")
+        click.echo(
+            f"Made      {stamp.made} by dswin {stamp.version}, for {stamp.platform}, {len(stamp.packages)} packages"
+        )
+        click.echo(
+            "Since     "
+            + ("\n          ".join(found.drift) or "no package came or went (every file: dswin env verify)")
+        )
+    return 0 if found.stamp is not None and not found.drift else errors.CheckFailed.exit_code
+
+
+@env.command("condarc")
+@_options("mirror")
+@click.option("--out", type=click.Path(path_type=Path), help="Write it there, as ~/.condarc.  [default: print it]")
+@click.option("--force", is_flag=True, help="Replace a file that is there.")
+def write_condarc(mirrors: tuple[str, ...], out: Path | None, force: bool) -> None:
+    """Write a .condarc by which conda itself asks a mirror."""
+    from . import mirrors as known
+
+    text = known.write_condarc(mirrors)
+    if out is None:
+        click.echo(text, nl=False)
+        return
+    if out.exists() and not force:
+        raise errors.BadInput(
+            f"{out} is there already. Nothing was written.",
+            fix="Add --force, or merge by hand what is printed without --out.",
+        )
+    out.write_text(text, encoding="utf-8", newline="\n")
+    click.echo(f"{out}: written")
+
+
+@contextmanager
+def _open_lock(text: str) -> Iterator[Lock]:
+    """Read a lock from a path or a url; one from a url lies in a scratch folder while the context lasts.
+
+    :raises MachineLacks: the url does not answer.
+    """
+    from . import addresses, downloads
+    from . import lock as locks
+
+    if not text.startswith(("http://", "https://", "file:")):
+        yield locks.read(Path(text))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "conda-lock.yml"
+        try:
+            downloads.Downloader(downloads.Room(path.parent), limit=_LOCK_LIMIT).download(text, path, ())
+        except downloads.Unreachable as error:
+            raise errors.MachineLacks(
+                f"The lock {addresses.hide_secrets(text)} cannot be fetched.",
+                fix="Check the url and the network.",
+                log=str(error),
+            ) from error
+        yield locks.read(path)
+
+
+@contextmanager
+def _show_bytes() -> Iterator[tuple[Callable[[str], None], Callable[[int, int], None]]]:
+    """Functions for lines and for bytes: a bar on a terminal, plain lines elsewhere."""
+    from . import cli
+
+    if not cli.console.is_terminal:
+        yield cli.show_progress(), lambda done, more: None
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("fetching"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=cli.console, transient=True) as bar:
+        task = bar.add_task("", total=None, visible=False)
+        total = 0
+
+        def count(done: int, more: int) -> None:
+            nonlocal total
+            total += more
+            bar.update(task, advance=done, total=total, visible=True)
+
+        yield cli.show_progress(), count
+
+
+def _platform(text: str | None, prefix: Path) -> str:
+    from .prefixes import Stamp
+
+    if text is None and (stamp := Stamp.read(prefix)):
+        return stamp.platform
+    if text is None:
+        from .machine import this_platform  # takes a second to import
+
+        return this_platform()
+    return text
+
+
+def _store(folder: Path | None) -> Path:
+    from . import cli
+
+    return (folder or cli.CACHE / "archives").absolute()
+
+
+def _mirrors(texts: tuple[str, ...]) -> Mirrors:
+    from . import cli, mirrors
+
+    return mirrors.gather(texts, cli.ROOT)
+
+
+def _print_plan(planned: Plan) -> None:
+    for sign, steps in (("-", planned.remove), ("~", planned.change), ("+", planned.add)):
+        for step in steps:
+            versions = " -> ".join(filter(None, (step.old, step.new)))
+            click.echo(f"{sign} {step.name} {versions}" + (f" ({step.why})" if step.why else ""))
+    for path in planned.broken:
+        click.echo(f"- {path.name}, which cannot be read")
+    sizes = [f"{planned.fetch / 1e6:.1f} MB to fetch"] if planned.fetch else []
+    sizes += [f"{planned.unknown} archives to fetch whose size is not known"] if planned.unknown else []
+    click.echo(
+        f"keep {len(planned.keep)}, add {len(planned.add)}, change {len(planned.change)}, remove {len(planned.remove)}; "
+        + ", ".join([*(sizes or ["nothing to fetch"]), f"{planned.free / 1e9:.1f} GB free"])
+    )
+
+
+def _print_verified(verified: Verified) -> None:
+    for finding in verified.findings:
+        click.echo(str(finding))
+    for note in verified.notes:
+        click.echo(f"note: {note}")
+    click.echo(f"{verified.packages} packages, {verified.files} files compared, {len(verified.findings)} findings")
