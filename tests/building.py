@@ -26,10 +26,10 @@ class Build:
     ops: list[dict]
 
 
-def run_dswin(*arguments: str, timeout: float = 1800) -> subprocess.CompletedProcess[str]:
-    """Run the command line as a user does, and show what it says when a test fails."""
+def run_dswin(*arguments: str, timeout: float = 1800, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line as a user does, with more environment variables, and show what it says when a test fails."""
     command = [sys.executable, "-m", "dswin", *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "scripts")}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "scripts"), **variables}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=timeout
     )

@@ -20,12 +20,15 @@ MAY_SKIP = ("no GPU", "conda is not installed", "conda-build is not installed")
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """With ``-n 2`` one process takes what runs on Windows and the other the rest, so that each builds its package once."""
+    """With ``-n 2`` one process takes what runs on Windows and the other the rest, so that each builds its package once. The
+    first that is done takes the rehearsal."""
     return ByMachine(config, log)
 
 
 class ByMachine(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
+        if nodeid.startswith("tests/windows/test_rehearsal.py"):
+            return "rehearsal"
         return "windows" if nodeid.startswith("tests/windows/") else "linux"
 
 

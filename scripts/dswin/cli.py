@@ -20,7 +20,8 @@ from . import __version__, errors
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "recipe"
-CACHE = ROOT / ".dswin"
+#: What may be deleted at any time: downloads, tools, object files. DSWIN_CACHE puts it elsewhere.
+CACHE = Path(os.environ.get("DSWIN_CACHE") or ROOT / ".dswin").absolute()
 
 #: For people, on standard error; standard output is for what a program may read.
 console = Console(stderr=True, highlight=False, soft_wrap=True, width=None if sys.stderr.isatty() else 120)

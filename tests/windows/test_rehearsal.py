@@ -4,6 +4,7 @@ installed. Two architectures of the recipe's seven; the whole list is a matter o
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,10 +19,17 @@ WANTED = rehearsal.list_archs(ARCHS)
 
 
 @pytest.fixture(scope="session")
-def rehearsed(msvc: Msvc) -> dict:
+def rehearsed(msvc: Msvc, wine_cache: Path) -> dict:
+    # In a cache of its own, since a Wine prefix is one process's at a time, and this one may run beside the other tests.
+    cache = ROOT / ".dswin" / "rehearsal"
+    for python in wine_cache.glob("compiled-python-*"):
+        if not (cache / "wine" / python.name).is_dir():
+            shutil.copytree(python, cache / "scratch", dirs_exist_ok=True)
+            (cache / "wine").mkdir(exist_ok=True)
+            (cache / "scratch").rename(cache / "wine" / python.name)
     done = run_dswin(
         "build", "--target", "win-64", "--variant", "cuda130", "--rehearse", "--archs", ARCHS, "--json",
-        "--msvc", str(msvc.root), timeout=5400,
+        "--msvc", str(msvc.root), timeout=5400, DSWIN_CACHE=str(cache),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout)
