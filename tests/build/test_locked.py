@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from building import PYTHON, ROOT, USERS, Build, run_dswin
+from building import PYTHON, USERS, Build, run_dswin
 from locked import lock_build
 from making import serve
+from training import train
 
 
 @pytest.fixture(scope="module")
@@ -30,21 +30,6 @@ def recreated(lock: Path, store: Path, tmp_path_factory: pytest.TempPathFactory)
     done = run_dswin("env", "create", "--lock", str(lock), "--prefix", str(prefix), "--store", str(store))
     assert done.returncode == 0, done.stderr
     return prefix
-
-
-def train(prefix: Path, folder: Path) -> None:
-    result = folder / "result.json"
-    done = subprocess.run(
-        [prefix / "bin" / "python", ROOT / "recipe" / "tests" / "train.py", "--accelerator", "cpu", "--json", result],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=folder,
-        env={"PATH": f"{prefix}/bin:/usr/bin:/bin", "HOME": str(folder)},
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    for run in json.loads(result.read_text()).values():
-        assert run["losses"][-1] < run["losses"][0] / 10
 
 
 def list_files(prefix: Path) -> set[str]:

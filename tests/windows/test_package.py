@@ -15,6 +15,7 @@ from building import ROOT, USERS, Build
 from dswin import channel, ops
 from dswin.wine import Host, download_wheels, install_wheels
 from dswin.wine.python import MINOR
+from training import SCRIPT, check_training
 
 VECTOR_OPS = {"cpu_adam": 500, "cpu_adagrad": 300, "cpu_lion": 300, "fused_adam": 300}
 #: transformers 4 is what torch 2.5 is used with.
@@ -31,13 +32,6 @@ def run_batch(host: Host, folder: Path, lines: list[str], **env: str) -> str:
     done = host.run(["cmd", "/d", "/c", "run.bat"], cwd=folder, env={**bare, **env}, timeout=1200)
     assert done.code == 0, done.output
     return done.output
-
-
-def check_training(result: Path) -> None:
-    runs = json.loads(result.read_text(encoding="utf-8"))
-    assert [run["optimizer"] for run in runs.values()] == ["DeepSpeedCPUAdam", "FusedAdam"]
-    for run in runs.values():
-        assert run["losses"][-1] < run["losses"][0] / 10
 
 
 def test_the_package_is_in_the_channel(windows_build: Build) -> None:
@@ -65,14 +59,13 @@ def test_the_ops_hold_avx2_and_the_openmp_that_torch_loads(windows_build: Build,
 
 def test_from_cmd_without_activation(host: Host, prefix: Path, folder: Path) -> None:
     result = folder / "result.json"
-    train = host.to_windows(ROOT / "recipe" / "tests" / "train.py")
+    train = host.to_windows(SCRIPT)
     run_batch(host, folder, [rf'"an environment\python.exe" "{train}" --accelerator cpu --json {result.name}'])
     check_training(result)
 
 
 def test_from_cmd_through_activation(host: Host, prefix: Path, folder: Path) -> None:
     result = folder / "activated.json"
-    train = ROOT / "recipe" / "tests" / "train.py"
     output = run_batch(
         host,
         folder,
@@ -80,7 +73,7 @@ def test_from_cmd_through_activation(host: Host, prefix: Path, folder: Path) -> 
             "call activate.bat",
             "echo libuv=%USE_LIBUV%",
             "call ds_report.bat",
-            f'python "{host.to_windows(train)}" --accelerator cpu --json {result.name}',
+            f'python "{host.to_windows(SCRIPT)}" --accelerator cpu --json {result.name}',
         ],
         DS_ACCELERATOR="cpu",
     )
@@ -93,8 +86,7 @@ def test_from_cmd_through_activation(host: Host, prefix: Path, folder: Path) -> 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_launcher(host: Host, prefix: Path, folder: Path, ranks: int) -> None:
     result = folder / f"ranks-{ranks}.json"
-    train = ROOT / "recipe" / "tests" / "train.py"
-    shutil.copyfile(train, folder / "train.py")
+    shutil.copyfile(SCRIPT, folder / "train.py")
     output = run_batch(
         host,
         folder,
