@@ -149,20 +149,18 @@ def leaves(path: str) -> bool:
     return first in ("", "..") or ":" in first or ".." in others
 
 
-def locate(entry: Entry, contents: Contents, platform: str, python: str) -> str:
-    """Where a file of an archive goes in an environment, with slashes.
+def locate(path: str, platform: str, python: str) -> str:
+    """Where a file of a noarch python package goes in an environment, with slashes (CEP 20); other files stay where they are.
 
-    :param python: the environment's Python, as ``3.11``; files of noarch python packages go where it looks for them (CEP 20).
+    :param python: the environment's Python, as ``3.11``.
     """
-    if not contents.is_python:
-        return entry.path
-    first, _, rest = entry.path.partition("/")
+    first, _, rest = path.partition("/")
     windows = platform.startswith("win-")
     if first == "site-packages":
         return f"Lib/site-packages/{rest}" if windows else f"lib/python{python}/site-packages/{rest}"
     if first == "python-scripts":
         return f"Scripts/{rest}" if windows else f"bin/{rest}"
-    return entry.path
+    return path
 
 
 def list_commands(contents: Contents, platform: str) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -206,8 +205,6 @@ class Downloader:
                     digest.update(piece)
                 wrote(len(piece))
                 self.count(len(piece), 0)
-            target.flush()
-            os.fsync(target.fileno())
         return {kind: digest.hexdigest() for kind, digest in digests.items()}
 
 

@@ -124,7 +124,7 @@ def verify(
                 archive = archives.place(package, store) if store else None
                 if archive is None or not archive.is_file():
                     shorter.append(package.fn)
-                    compare([*_list_recorded(record)] if record else [])
+                    compare([*_list_recorded(record, platform, python)] if record else [])
                     continue
                 try:
                     content = _check_archive(package, archive)
@@ -198,13 +198,15 @@ def _list_expected(
     findings, checks = [], []
     texts = _Originals(content)
     for entry in content.entries:
-        path = contents.locate(entry, content, platform, python)
-        one = recorded.pop(path, None)
+        path = contents.locate(entry.path, platform, python) if content.is_python else entry.path
+        # conda lists a noarch package's files by their paths in the archive.
+        one = recorded.pop(path, None) or recorded.pop(entry.path, None)
         if one is None:
             findings.append(Finding(title, meta, RECORD, f"it does not list {path}"))
         elif str(one.get("sha256") or entry.sha256) != entry.sha256:
             findings.append(Finding(title, meta, RECORD, f"its hash of {path} is not the archive's"))
-        checks.append(_Check(title, one["_path"] if one else path, _match_entry(entry, texts, prefix, platform)))
+        aside = one["_path"] if one and one.get("original_path") else path
+        checks.append(_Check(title, aside, _match_entry(entry, texts, prefix, platform)))
     commands = contents.list_commands(content, platform)
     for path, target in commands.items():
         one = recorded.pop(path, None)
@@ -287,13 +289,14 @@ def _match_command(path: str, target: str, recorded: Mapping[str, Any]) -> Calla
     return match
 
 
-def _list_recorded(record: Installed) -> Iterator[_Check]:
+def _list_recorded(record: Installed, platform: str, python: str) -> Iterator[_Check]:
     """What conda-meta alone can say of a package's files."""
     for one in record.paths:
         expected = one.get("sha256_in_prefix") or one.get("sha256")
         if one.get("path_type") == "pyc_file":
             continue
-        yield _Check(str(record), one["_path"], _match_recorded(expected, one.get("path_type") == "softlink"))
+        path = contents.locate(one["_path"], platform, python)
+        yield _Check(str(record), path, _match_recorded(expected, one.get("path_type") == "softlink"))
 
 
 def _match_recorded(expected: str | None, is_link: bool) -> Callable[[Path], str]:

@@ -268,6 +268,8 @@ def _link(
                 fix="See the lines above. What is right already stays; run again after it is mended.",
                 log=str(error),
             ) from error
+    # rattler's, for programs that make backups; no package's, and conda makes none.
+    (prefix / "CACHEDIR.TAG").unlink(missing_ok=True)
     _name_origins(packages, prefix)
 
 

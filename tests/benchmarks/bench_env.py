@@ -4,7 +4,8 @@
 
 conda is taken as `PYTHON -m conda create --file EXPLICIT`, from --conda, the variable DSWIN_CONDA_PYTHON, or this Python if it
 has conda. Both get the same archives by file url. Cold: nothing fetched or unpacked; warm: everything. By default packages are
-made up; --lock takes a real lock whose urls are files here. Prints seconds and ratios.
+made up; --lock takes a real lock whose urls are files here. Prints seconds and ratios. conda compiles bytecode and
+dswin does not; the made-up Python compiles nothing, so only a real lock shows what a user sees.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import making
 from dswin import contents, env_verify, environment, lock, prefixes
-from dswin.contents import Contents, Entry
+from dswin.contents import Entry
 from dswin.errors import CheckFailed
 from dswin.lock import Locked
 
@@ -105,10 +105,7 @@ def test_script_of_a_command(text: str, right: bool) -> None:
     ],
 )
 def test_places_of_pure_packages(path: str, platform: str, place: str) -> None:
-    entry = Entry(path, "hardlink", "")
-    pure, native = (Contents(Path("x"), {"noarch": kind}, (entry,)) for kind in ("python", "generic"))
-    assert contents.locate(entry, pure, platform, "3.11") == place
-    assert contents.locate(entry, native, platform, "3.11") == path
+    assert contents.locate(path, platform, "3.11") == place
 
 
 def make_old(path: Path) -> Path:
@@ -126,6 +123,20 @@ def make_old(path: Path) -> Path:
             entry.size = len(data)
             archive.addfile(entry, io.BytesIO(data))
     return path
+
+
+def test_records_as_conda_writes_them(tmp_path: Path) -> None:
+    """They name the files of noarch packages by their paths in the archive."""
+    made = making.make_sample(tmp_path / "c")
+    found = lock.read(making.lock_of(tmp_path / "x.conda-lock.yml", made, making.to_url(tmp_path / "c")))
+    environment.create(found, "linux-64", tmp_path / "env", tmp_path / "store")
+    [file] = (tmp_path / "env/conda-meta").glob("pure-*.json")
+    record = json.loads(file.read_text())
+    for one in record["paths_data"]["paths"]:
+        one["_path"] = one["_path"].replace("lib/python3.11/", "").replace("bin/tool", "python-scripts/tool")
+    file.write_text(json.dumps(record))
+    for store in (tmp_path / "store", None):
+        assert env_verify.verify(found, tmp_path / "env", "linux-64", store).findings == ()
 
 
 def test_package_without_paths_json(tmp_path: Path) -> None:
