@@ -171,7 +171,8 @@ def read_info(package: Path, names: Iterable[str]) -> dict[str, bytes]:
 
     :raises BadInput: the archive cannot be read.
     """
-    wanted, found, inside = set(names), {}, False
+    wanted, inside = set(names), False
+    found: dict[str, bytes] = {}
     try:
         for tar, member in stream_conda_info(str(package)):
             # A .tar.bz2 is one stream, of gigabytes for torch: what follows the folder info is not unpacked.

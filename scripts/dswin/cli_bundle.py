@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from . import cli_env
+from .cli_options import add_options, find_store, read_mirrors, show_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,7 +37,7 @@ def bundle() -> None:
     type=click.Path(path_type=Path),
     help="A folder of wheels that goes in too: dswin and what it needs, for machines that have Python and no conda.",
 )
-@cli_env._options("store", "mirror", "json")
+@add_options("store", "mirror", "json")
 def create_bundle(
     lock: Path,
     platform: str | None,
@@ -64,10 +64,10 @@ def create_bundle(
         lock,
         platform,
         out or Path.cwd() / bundle.name_for(lock, platform),
-        cli_env._store(store),
+        find_store(store),
         channel=channel,
         wheels=wheels,
-        mirrors=cli_env._mirrors(mirrors),
+        mirrors=read_mirrors(mirrors),
         progress=cli.show_progress(),
     )
     if as_json:
@@ -89,7 +89,7 @@ def create_bundle(
 
 @bundle.command("check")
 @_FILE
-@cli_env._options("json")
+@add_options("json")
 def check_bundle(file: Path, as_json: bool) -> None:
     """Make sure that a bundle is as it was made, to the last byte; what is wrong is named.
 
@@ -114,13 +114,13 @@ def check_bundle(file: Path, as_json: bool) -> None:
 
 @bundle.command("install")
 @_FILE
-@cli_env._options("prefix", "store", "json")
+@add_options("prefix", "store", "json")
 def install_bundle(file: Path, prefix: Path, store: Path | None, as_json: bool) -> None:
     """Make an environment from a bundle: every byte is checked before, and every linked file after. No network is asked."""
     from . import bundle
 
-    with cli_env._show_bytes() as (progress, count):
-        made = bundle.install(file, prefix, cli_env._store(store), progress=progress, count=count)
+    with show_bytes() as (progress, count):
+        made = bundle.install(file, prefix, find_store(store), progress=progress, count=count)
     if as_json:
         document = {
             "prefix": str(prefix.absolute()),

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from . import cli_bundle, cli_env
+from . import cli_bundle
+from .cli_options import add_options, find_store, read_mirrors
 
 
 @click.command("mirror")
@@ -16,7 +17,7 @@ from . import cli_bundle, cli_env
     "--platform", "platforms", multiple=True, metavar="P", help="Once a platform.  [default: all of the lock's]"
 )
 @click.option("--out", type=click.Path(path_type=Path), help="The channel folder.  [default: channel]")
-@cli_env._options("store", "mirror", "json")
+@add_options("store", "mirror", "json")
 def mirror_lock(
     lock: Path,
     platforms: tuple[str, ...],
@@ -37,9 +38,9 @@ def mirror_lock(
     done = mirror.mirror(
         locks.read(lock),
         channel,
-        cli_env._store(store),
+        find_store(store),
         platforms=platforms,
-        mirrors=cli_env._mirrors(mirrors),
+        mirrors=read_mirrors(mirrors),
         progress=cli.show_progress(),
     )
     if as_json:

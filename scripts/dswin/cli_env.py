@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from . import errors
+from .cli_options import add_options, find_store, read_mirrors, show_bytes
 
 if TYPE_CHECKING:
     from .env_verify import Verified
     from .environment import Plan
     from .lock import Lock
-    from .mirrors import Mirrors
 
 _LOCK_LIMIT = 64 * 2**20
 
@@ -27,33 +27,10 @@ def env() -> None:
     """An environment from a lock: the same files on every machine, each checked."""
 
 
-def _options(*names: str) -> Callable[[Any], Any]:
-    """The options that several commands have, in this order."""
-    folder = click.Path(path_type=Path)
-    mirror = "Ask there first: tuna, ustc, bfsu, sustech, one url for another, or a mirrors.toml. The hashes stay the lock's."
-    known = {
-        "lock": click.option("--lock", metavar="FILE|URL", required=True, help="A conda-lock.yml (version 1)."),
-        "prefix": click.option("--prefix", "-p", type=folder, required=True, help="The environment's folder."),
-        "platform": click.option(
-            "--platform", metavar="P", help="win-64 or linux-64.  [default: the environment's, else this machine's]"
-        ),
-        "store": click.option("--store", type=folder, help="Where archives are kept.  [default: .dswin/archives]"),
-        "mirror": click.option("--mirror", "mirrors", multiple=True, metavar="NAME|FROM=TO|FILE", help=mirror),
-        "json": click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
-    }
-
-    def decorate(function: Any) -> Any:
-        for name in reversed(names):
-            function = known[name](function)
-        return function
-
-    return decorate
-
-
 @env.command("plan")
-@_options("lock", "prefix", "platform", "store", "mirror")
+@add_options("lock", "prefix", "platform", "store", "mirror")
 @click.option("--sizes", is_flag=True, help="Ask the channels how large the archives are.")
-@_options("json")
+@add_options("json")
 def show_plan(
     lock: str,
     prefix: Path,
@@ -70,9 +47,9 @@ def show_plan(
         where = _platform(platform, prefix)
         ask = environment.ask_size
         if sizes:
-            told = archives.ask_sizes(found.on(where), _mirrors(mirrors))
+            told = archives.ask_sizes(found.on(where), read_mirrors(mirrors))
             ask = lambda package: told.get(package.url)  # noqa: E731
-        planned = environment.plan(found, where, prefix.absolute(), _store(store), ask=ask)
+        planned = environment.plan(found, where, prefix.absolute(), find_store(store), ask=ask)
     if as_json:
         click.echo(json.dumps(planned.to_json(), indent=1))
     else:
@@ -80,9 +57,9 @@ def show_plan(
 
 
 @env.command("create")
-@_options("lock", "prefix", "platform", "store", "mirror")
+@add_options("lock", "prefix", "platform", "store", "mirror")
 @click.option("--repair", is_flag=True, help="Verify every file, and link anew the packages that are not right.")
-@_options("json")
+@add_options("json")
 def create_environment(
     lock: str,
     prefix: Path,
@@ -99,13 +76,13 @@ def create_environment(
     """
     from . import environment
 
-    with _open_lock(lock) as found, _show_bytes() as (progress, count):
+    with _open_lock(lock) as found, show_bytes() as (progress, count):
         made = environment.create(
             found,
             _platform(platform, prefix),
             prefix,
-            _store(store),
-            mirrors=_mirrors(mirrors),
+            find_store(store),
+            mirrors=read_mirrors(mirrors),
             source=lock,
             repair=repair,
             progress=progress,
@@ -127,11 +104,11 @@ def create_environment(
 
 
 @env.command("verify")
-@_options("lock", "prefix", "platform")
+@add_options("lock", "prefix", "platform")
 @click.option(
     "--archives", type=click.Path(path_type=Path), help="The store with the archives.  [default: .dswin/archives]"
 )
-@_options("json")
+@add_options("json")
 def verify_environment(lock: str, prefix: Path, platform: str | None, archives: Path | None, as_json: bool) -> int:
     """Compare every file of an environment with the lock: lock -> archive -> paths.json -> bytes on disk.
 
@@ -143,7 +120,7 @@ def verify_environment(lock: str, prefix: Path, platform: str | None, archives: 
         raise prefixes.no_environment(prefix)
     with _open_lock(lock) as found:
         verified = env_verify.verify(
-            found, prefix, _platform(platform, prefix), _store(archives), progress=cli.show_progress()
+            found, prefix, _platform(platform, prefix), find_store(archives), progress=cli.show_progress()
         )
     if as_json:
         click.echo(json.dumps(verified.to_json(), indent=1))
@@ -153,7 +130,7 @@ def verify_environment(lock: str, prefix: Path, platform: str | None, archives: 
 
 
 @env.command("status")
-@_options("prefix", "json")
+@add_options("prefix", "json")
 def show_status(prefix: Path, as_json: bool) -> int:
     """Say which lock an environment was made from, when, and whether packages came or went since.
 
@@ -180,7 +157,7 @@ def show_status(prefix: Path, as_json: bool) -> int:
 
 
 @env.command("condarc")
-@_options("mirror")
+@add_options("mirror")
 @click.option("--out", type=click.Path(path_type=Path), help="Write it there, as ~/.condarc.  [default: print it]")
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
 def write_condarc(mirrors: tuple[str, ...], out: Path | None, force: bool) -> None:
@@ -225,29 +202,6 @@ def _open_lock(text: str) -> Iterator[Lock]:
         yield locks.read(path)
 
 
-@contextmanager
-def _show_bytes() -> Iterator[tuple[Callable[[str], None], Callable[[int, int], None]]]:
-    """Functions for lines and for bytes: a bar on a terminal, plain lines elsewhere."""
-    from . import cli
-
-    if not cli.console.is_terminal:
-        yield cli.show_progress(), lambda done, more: None
-        return
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    columns = (TextColumn("fetching"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=cli.console, transient=True) as bar:
-        task = bar.add_task("", total=None, visible=False)
-        total = 0
-
-        def count(done: int, more: int) -> None:
-            nonlocal total
-            total += more
-            bar.update(task, advance=done, total=total, visible=True)
-
-        yield cli.show_progress(), count
-
-
 def _platform(text: str | None, prefix: Path) -> str:
     from .prefixes import Stamp
 
@@ -258,18 +212,6 @@ def _platform(text: str | None, prefix: Path) -> str:
 
         return this_platform()
     return text
-
-
-def _store(folder: Path | None) -> Path:
-    from . import cli
-
-    return (folder or cli.CACHE / "archives").absolute()
-
-
-def _mirrors(texts: tuple[str, ...]) -> Mirrors:
-    from . import cli, mirrors
-
-    return mirrors.gather(texts, cli.ROOT)
 
 
 def _print_plan(planned: Plan) -> None:
