@@ -104,12 +104,9 @@ def create_environment(
 
 
 @env.command("verify")
-@add_options("lock", "prefix", "platform")
-@click.option(
-    "--archives", type=click.Path(path_type=Path), help="The store with the archives.  [default: .dswin/archives]"
-)
+@add_options("lock", "prefix", "platform", "store")
 @add_options("json")
-def verify_environment(lock: str, prefix: Path, platform: str | None, archives: Path | None, as_json: bool) -> int:
+def verify_environment(lock: str, prefix: Path, platform: str | None, store: Path | None, as_json: bool) -> int:
     """Compare every file of an environment with the lock: lock -> archive -> paths.json -> bytes on disk.
 
     Names each file that is missing, altered or foreign. Exit codes: 0 all is right, 1 something is not.
@@ -120,7 +117,7 @@ def verify_environment(lock: str, prefix: Path, platform: str | None, archives: 
         raise prefixes.no_environment(prefix)
     with _open_lock(lock) as found:
         verified = env_verify.verify(
-            found, prefix, _platform(platform, prefix), find_store(archives), progress=cli.show_progress()
+            found, prefix, _platform(platform, prefix), find_store(store), progress=cli.show_progress()
         )
     if as_json:
         click.echo(json.dumps(verified.to_json(), indent=1))

@@ -38,8 +38,8 @@ def run(*arguments: object) -> int:
     return cli.main(["env", *map(str, arguments)])
 
 
-def options(lock: object, folder: Path, *, store: str = "--store") -> list[object]:
-    return ["--lock", lock, "--prefix", folder / "env", "--platform", "linux-64", store, folder / "store"]
+def options(lock: object, folder: Path) -> list[object]:
+    return ["--lock", lock, "--prefix", folder / "env", "--platform", "linux-64", "--store", folder / "store"]
 
 
 def write_command(words: list[object], after: str = "") -> list[str]:
@@ -73,7 +73,7 @@ def test_from_plan_to_status(
     assert "fetched alpha-1.0-0.conda" in captured.err
     assert run("create", *options(lock, tmp_path)) == 0
     assert "nothing to do, 4 packages" in capsys.readouterr().out
-    assert run("verify", *options(lock, tmp_path, store="--archives")) == 0
+    assert run("verify", *options(lock, tmp_path)) == 0
     assert "4 packages, 12 files compared, 0 findings" in capsys.readouterr().out
     assert run("status", "--prefix", tmp_path / "env") == 0
     assert str(lock) in capsys.readouterr().out
@@ -92,10 +92,10 @@ def test_json(tmp_path: Path, channel: tuple[Path, list[Made]], capsys: pytest.C
     assert (len(planned["add"]), planned["fetch_bytes"], planned["unknown_sizes"]) == (4, size, 0)
     created = read(0, "create", *options(lock, tmp_path))
     assert (created["done"], created["files_verified"], created["prefix"]) == (True, 12, str(tmp_path / "env"))
-    assert read(0, "verify", *options(lock, tmp_path, store="--archives"))["ok"]
+    assert read(0, "verify", *options(lock, tmp_path))["ok"]
     assert read(0, "status", "-p", tmp_path / "env")["platform"] == "linux-64"
     (tmp_path / "env/bin/evil").write_bytes(b"")
-    found = read(1, "verify", *options(lock, tmp_path, store="--archives"))
+    found = read(1, "verify", *options(lock, tmp_path))
     assert found["findings"] == [{"package": "", "path": "bin/evil", "kind": "foreign", "detail": ""}]
     (tmp_path / "env/conda-meta/old-1.0-0.json").unlink()
     assert read(1, "status", "-p", tmp_path / "env")["drift"] == ["old-1.0-0 is no longer installed"]
@@ -135,7 +135,7 @@ def test_platform_of_an_environment_that_is_there(tmp_path: Path, capsys: pytest
     lock = making.lock_of(tmp_path / "x.conda-lock.yml", made, making.to_url(tmp_path / "c"), "win-64")
     where = ["--lock", lock, "-p", tmp_path / "env"]
     assert run("create", *where, "--store", tmp_path / "store", "--platform", "win-64") == 0
-    assert run("verify", *where, "--archives", tmp_path / "store") == 0, capsys.readouterr()
+    assert run("verify", *where, "--store", tmp_path / "store") == 0, capsys.readouterr()
 
 
 def test_mistakes(tmp_path: Path, channel: tuple[Path, list[Made]], capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,7 +145,7 @@ def test_mistakes(tmp_path: Path, channel: tuple[Path, list[Made]], capsys: pyte
     assert run("create", *options(lock, tmp_path), "--mirror", "nowhere") == 2
     assert run("create", "--lock", lock) == 2
     assert run("plan", "--lock", lock, "-p", tmp_path / "env", "--platform", "osx-64") == 2
-    assert run("verify", *options(lock, tmp_path, store="--archives")) == 2
+    assert run("verify", *options(lock, tmp_path)) == 2
     assert run("status", "-p", tmp_path / "env") == 2
     full = tmp_path / "full"
     full.mkdir()

@@ -129,7 +129,7 @@ def make_world(folder: Path, template: dict, platform: str = "linux-64", served:
 
 def run(world: World, command: str) -> int:
     arguments = ["env", command, "--lock", world.lock, "--prefix", world.prefix, "--platform", world.platform]
-    arguments += ["--archives" if command == "verify" else "--store", world.store]
+    arguments += ["--store", world.store]
     arguments += ["--mirror", world.mirror] if world.mirror else []
     return cli.main([str(word) for word in arguments])
 
