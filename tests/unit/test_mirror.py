@@ -24,6 +24,7 @@ class World:
     """Channels of others, in folders ``pytorch``, ``nvidia`` and ``forge``, and where ours is to be."""
 
     root: Path
+    shared: Made | None = None
 
     @property
     def ours(self) -> Path:
@@ -36,13 +37,12 @@ class World:
     def make(self, platform: str) -> dict[str, list[Made]]:
         """What torch with CUDA needs, small: a .tar.bz2, a noarch python package, and one that all platforms share."""
         forge, pytorch, nvidia = (self.root / "upstream" / name for name in ("forge", "pytorch", "nvidia"))
+        # Once: an archive holds the time at which it was made, and each platform's lock the hash of the same one.
+        self.shared = self.shared or make_package(
+            forge, "tqdm", "4.67", noarch="python", files={"site-packages/tqdm.py": b"1\n"}, depends=["python >=3.8"]
+        )
         return {
-            "forge": [
-                making.make_python(forge, platform),
-                make_package(
-                    forge, "tqdm", "4.67", noarch="python", files={"site-packages/tqdm.py": b"1\n"}, depends=["python >=3.8"]
-                ),
-            ],
+            "forge": [making.make_python(forge, platform), self.shared],
             "pytorch": [
                 make_package(
                     pytorch, "pytorch", "2.5.1", "py3.11_cuda12.1_cudnn9_0", subdir=platform, ending=".tar.bz2",
