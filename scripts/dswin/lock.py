@@ -15,6 +15,8 @@ from .errors import BadInput
 
 #: The suffix by which ``conda-lock install`` knows a lock.
 SUFFIX = ".conda-lock.yml"
+#: The longest file name of ext4, NTFS (in UTF-16 units there) and APFS.
+_LONGEST = 255
 _HASHES = {"md5": re.compile(r"[0-9a-f]{32}"), "sha256": re.compile(r"[0-9a-f]{64}")}
 #: CEP 26, and capital letters: no text that is a path when it becomes part of one.
 _FILE = re.compile(
@@ -193,6 +195,8 @@ def _read_package(path: Path, number: int, entry: object) -> Locked:
     parsed = _FILE.fullmatch(unquote(file))
     if parsed is None or folder.count("/") < 3:
         raise _wrong(path, f"{where} has a url that does not end in SUBDIR/NAME-VERSION-BUILD.conda or .tar.bz2")
+    if len(unquote(file).encode()) > _LONGEST:
+        raise _wrong(path, f"{where} has a file name that is longer than {_LONGEST} bytes, which no disk takes")
     if (parsed["name"], parsed["version"]) != (name, version):
         raise _wrong(path, f"{where} has the url of {parsed['name']} {parsed['version']}")
     if folder.rpartition("/")[2] not in (platform, "noarch"):

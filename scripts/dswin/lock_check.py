@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -115,7 +116,8 @@ def read_sources(found: Lock) -> LockSpecification:
     if not places:
         raise BadInput(f"{found.path} names no sources.", fix=_REMAKE)
     for place in places:
-        if not place.is_file():
+        # isfile, unlike is_file, takes a name that no file can have.
+        if not os.path.isfile(place):
             raise BadInput(
                 f"{place}, a source of the lock, is not there.", fix="Bring it back, or make the lock of other sources."
             )

@@ -150,7 +150,8 @@ def put_compiler_cache(cache: Path) -> Path:
     ccache = shutil.which(
         "ccache", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     )
-    if ccache is None:
+    # ccache for Windows ends where it meets a letter beyond ASCII in a path.
+    if ccache is None or (os.name == "nt" and not str(cache).isascii()):
         shutil.rmtree(folder, ignore_errors=True)
         return folder
     folder.mkdir(parents=True, exist_ok=True)

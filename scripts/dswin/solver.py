@@ -84,7 +84,7 @@ def read_wanted(folder: Path) -> dict[str, Wanted]:
     found = {}
     for name, table in tables.items():
         found[name] = wanted = _read_table(path, name, table)
-        if missing := [str(source) for source in wanted.sources if not source.is_file()]:
+        if missing := [str(source) for source in wanted.sources if not os.path.isfile(source)]:
             raise BadInput(f"{path}: [{name}] names {missing[0]}, which is not there.", fix="Correct its sources.")
         if odd := sorted(set(wanted.platforms) - set(VIRTUAL)):
             raise BadInput(f"{path}: [{name}] is for {odd[0]}.", fix=f"Platforms: {', '.join(VIRTUAL)}.")
@@ -299,7 +299,7 @@ def add_package(wanted: Wanted, channel: str, spec: str, folder: Path) -> Wanted
     import yaml
     from conda_lock.models.channel import Channel as CondaLockChannel
 
-    if not lock.is_url(channel) and (Path(channel).is_dir() or not _CHANNEL.fullmatch(channel)):
+    if not lock.is_url(channel) and (os.path.isdir(channel) or not _CHANNEL.fullmatch(channel)):
         channel = to_url(Path(os.path.abspath(channel)))
     channel = CondaLockChannel.from_string(channel.rstrip("/")).url
     check_channel(channel, "--channel")

@@ -49,9 +49,9 @@ def test_a_second_run_finds_nothing_to_do_and_every_byte_is_the_locks(lock: Path
     where = ("--lock", str(lock), "--prefix", str(recreated), "--store", str(store))
     done = run_dswin("env", "create", *where, "--json")
     assert done.returncode == 0, done.stderr
-    before = {path: path.stat().st_mtime_ns for path in (recreated / "conda-meta").iterdir()}
+    before = {path: path.stat().st_mtime_ns for path in (recreated / "conda-meta").glob("*.json")}
     assert run_dswin("env", "create", *where).returncode == 0
-    assert {path: path.stat().st_mtime_ns for path in (recreated / "conda-meta").iterdir()} == before
+    assert {path: path.stat().st_mtime_ns for path in (recreated / "conda-meta").glob("*.json")} == before
     assert run_dswin("env", "verify", *where).returncode == 0
     script = recreated / "share" / "deepspeed-win" / "train.py"
     text = script.read_text()

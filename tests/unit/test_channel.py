@@ -164,7 +164,14 @@ def test_the_outcome_of_a_rehearsal_is_never_in_a_channel(tmp_path: Path) -> Non
 
 def make_old_package(folder: Path, name: str, depends: tuple[str, ...] = (), exports: dict | None = None) -> Path:
     """A tiny .tar.bz2, with info/ first as conda-build orders it, and a last file that cannot be unpacked."""
-    index = {"name": name, "version": "1.0", "build": "0", "build_number": 0, "depends": list(depends), "subdir": "win-64"}
+    index = {
+        "name": name,
+        "version": "1.0",
+        "build": "0",
+        "build_number": 0,
+        "depends": list(depends),
+        "subdir": "win-64",
+    }
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}-1.0-0.tar.bz2"
     members = {"info/index.json": json.dumps(index).encode(), "share/a.txt": b"a\n"}

@@ -87,6 +87,7 @@ def test_odd_names_and_versions_are_read(tmp_path: Path, name: str, version: str
         "https://host/c%2Fwin-64%2Fnumpy-2.4.6-py311_0.conda",
         "https://host/c/win-64/..%2Fnumpy-2.4.6-py311_0.conda",
         "https://host/c/win-64/numpy-2.4.6-py311%5C_0.conda",
+        f"https://host/c/win-64/numpy-2.4.6-{'a' * 240}.conda",
     ],
 )
 def test_a_url_that_clients_may_read_in_two_ways_is_refused(tmp_path: Path, url: str) -> None:

@@ -87,6 +87,8 @@ def test_sources_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     (tmp_path / "environment.yaml").unlink()
     [found] = lock_check.check(path)
     assert "environment.yaml, a source of the lock, is not there" in found.text
+    [found] = check(tmp_path, on_metadata(sources=["a" * 5000]))
+    assert "a source of the lock, is not there" in found.text
     [found] = check(tmp_path, on_metadata(sources=[]))
     assert (found.rule, "names no sources" in found.text) == ("fresh", True)
 

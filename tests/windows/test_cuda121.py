@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tarfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,15 @@ HEADERS = [
     "nvidia-cusparse-cu12==12.1.0.106",
 ]
 RECIPE = ROOT / "recipe"
+
+
+@pytest.fixture(scope="module")
+def folder(host: Host) -> Iterator[Path]:
+    """A folder with a plain name: ccache for Windows ends where it meets a letter beyond ASCII."""
+    folder = host.prefix / "drive_c" / "cuda121"
+    folder.mkdir(exist_ok=True)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
