@@ -196,7 +196,7 @@ def _read_package(path: Path, number: int, entry: object) -> Locked:
     if parsed is None or folder.count("/") < 3:
         raise _wrong(path, f"{where} has a url that does not end in SUBDIR/NAME-VERSION-BUILD.conda or .tar.bz2")
     if len(unquote(file).encode()) > _LONGEST:
-        raise _wrong(path, f"{where} has a file name that is longer than {_LONGEST} bytes, which no disk takes")
+        raise _wrong(path, f"{where} has a url with a file name of more than {_LONGEST} bytes, which no disk takes")
     if (parsed["name"], parsed["version"]) != (name, version):
         raise _wrong(path, f"{where} has the url of {parsed['name']} {parsed['version']}")
     if folder.rpartition("/")[2] not in (platform, "noarch"):
