@@ -171,15 +171,15 @@ def test_ctrl_c_ends_the_compilers_too(tmp_path: Path) -> None:
     )
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
     pid = tmp_path / "pid"
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not pid.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     time.sleep(0.1)
     child = int(pid.read_text())
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=120)
     assert b"KeyboardInterrupt" in said
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while is_running(child) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not is_running(child)

@@ -225,7 +225,7 @@ def test_stopped_by_hand(tmp_path: Path, channel: tuple[Path, list[Made]]) -> No
             assert running.poll() is None
             time.sleep(0.05)
         running.send_signal(signal.SIGINT)
-        _, err = running.communicate(timeout=60)
+        _, err = running.communicate(timeout=300)
     assert running.returncode == 130, err
     assert "Traceback" not in err
 
