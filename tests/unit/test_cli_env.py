@@ -197,18 +197,16 @@ def test_bar_on_a_terminal(tmp_path: Path, channel: tuple[Path, list[Made]]) -> 
     assert b"kB" in seen
 
 
-def test_second_run_of_the_command_is_quick(tmp_path: Path, channel: tuple[Path, list[Made]]) -> None:
-    """In a process of its own, with everything that it has to import: less than 2 s of this machine's processor."""
+def test_a_second_run_imports_next_to_nothing(tmp_path: Path, channel: tuple[Path, list[Made]]) -> None:
+    """In a process of its own; how long that takes is bench_env.py's matter."""
     folder, made = channel
     lock = making.lock_of(tmp_path / "x.conda-lock.yml", made, making.to_url(folder))
-    report = "import time; print(time.process_time(), 'rattler' in sys.modules); sys.stdout.flush()"
+    report = "print('rattler' in sys.modules); sys.stdout.flush()"
     command = write_command(options(lock, tmp_path), report)
     for expected in ("12 files verified", "nothing to do"):
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
         assert expected in done.stdout
-    seconds, imported = done.stdout.split()[-2:]
-    assert float(seconds) < 2
-    assert imported == "False", "a run that does nothing needs no rattler"
+    assert done.stdout.split()[-1] == "False", "a run that does nothing needs no rattler"
 
 
 def test_stopped_by_hand(tmp_path: Path, channel: tuple[Path, list[Made]]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -194,10 +193,9 @@ def test_a_bomb_of_aliases_does_not_unfold(tmp_path: Path, merge: str) -> None:
     levels = [f"a{n}: &a{n} {{{merge or 'k: '}[{', '.join([f'*a{n - 1}'] * 9)}]}}" for n in range(1, 40)]
     path = tmp_path / "bomb.conda-lock.yml"
     path.write_text("\n".join(["a0: &a0 {x: y}", *levels, "version: *a39", ""]), encoding="utf-8")
-    start = time.monotonic()
+    # Unfolded, it would have 9 to the power of 39 parts, and this would not end.
     with pytest.raises(BadInput, match="refers to another place"):
         lock.read(path)
-    assert time.monotonic() - start < 5
 
 
 @pytest.mark.parametrize(
