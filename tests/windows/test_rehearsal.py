@@ -14,6 +14,8 @@ from building import ROOT, run_dswin
 from dswin import binaries, ops, rehearsal
 from dswin.wine import Msvc
 
+pytestmark = pytest.mark.long
+
 ARCHS = "7.5;8.6+PTX"
 WANTED = rehearsal.list_archs(ARCHS)
 
