@@ -171,7 +171,11 @@ def test_selecting_from_the_kept_records_keeps_them_all(tmp_path: Path) -> None:
 def test_a_snapshot_that_is_not_there_is_refused(tmp_path: Path) -> None:
     script = variants.ROOT / "scripts" / "ci" / "select_records.py"
     done = subprocess.run(
-        [sys.executable, script, tmp_path / "absent", tmp_path], capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, script, tmp_path / "absent", tmp_path],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
     )
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
     assert "holds no package records" in done.stderr
