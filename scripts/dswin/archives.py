@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from . import mutex
 from .addresses import hide_secrets
+from .digests import hash_by
 from .downloads import THREADS, Downloader, Room, Unreachable
 from .errors import CheckFailed, MachineLacks
 from .lock import Locked
@@ -25,19 +25,9 @@ def place(package: Locked, store: Path) -> Path:
     return store / (package.sha256 or f"md5-{package.md5}") / package.fn
 
 
-def hash_file(path: Path, kinds: Sequence[str]) -> dict[str, str]:
-    """{kind: digest in hex} of a file, read once."""
-    digests = {kind: hashlib.new(kind) for kind in kinds}
-    with path.open("rb") as file:
-        while piece := file.read(2**20):
-            for digest in digests.values():
-                digest.update(piece)
-    return {kind: digest.hexdigest() for kind, digest in digests.items()}
-
-
 def find_wrong(package: Locked, path: Path) -> tuple[str, str, str] | None:
     """(kind, expected, found) of the first hash of the lock that a file does not have; nothing if it has them all."""
-    return _compare(package, hash_file(path, _kinds(package)))
+    return _compare(package, hash_by(path, _kinds(package)))
 
 
 def fetch(

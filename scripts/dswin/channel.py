@@ -71,7 +71,16 @@ def list_packages(channel: Path, name: str) -> list[dict]:
 
     :raises BadInput: a repodata.json cannot be read.
     """
-    records = []
+    records = list_records(channel)
+    return [{"fn": place.rpartition("/")[2], **one} for place, one in records.items() if one["name"] == name]
+
+
+def list_records(channel: Path) -> dict[str, dict]:
+    """{subdir/file name: record} of all that a channel's repodata have.
+
+    :raises BadInput: a repodata.json cannot be read.
+    """
+    records: dict[str, dict] = {}
     for subdir in SUBDIRS:
         path = channel / subdir / "repodata.json"
         if not path.is_file():
@@ -79,7 +88,7 @@ def list_packages(channel: Path, name: str) -> list[dict]:
         try:
             repodata = json.loads(path.read_text(encoding="utf-8"))
             packages = {**repodata.get("packages", {}), **repodata.get("packages.conda", {})}
-            records += [{"fn": fn, **record} for fn, record in packages.items() if record["name"] == name]
+            records |= {f"{subdir}/{fn}": record for fn, record in packages.items() if record["name"]}
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise BadInput(
                 f"{path} is no repodata: {error}.", fix="Index the channel anew from its packages."
@@ -171,20 +180,25 @@ def read_info(package: Path, names: Iterable[str]) -> dict[str, bytes]:
 
     :raises BadInput: the archive cannot be read.
     """
-    wanted, inside = set(names), False
-    found: dict[str, bytes] = {}
     try:
-        for tar, member in stream_conda_info(str(package)):
-            # A .tar.bz2 is one stream, of gigabytes for torch: what follows the folder info is not unpacked.
-            if found.keys() == wanted or inside > member.name.startswith("info/"):
-                break
-            inside = member.name.startswith("info/")
-            if member.name in wanted:
-                found[member.name] = tar.extractfile(member).read()
+        return stream_info(package, names)
     except Exception as error:  # zipfile, tarfile and zstandard each have their own
         raise BadInput(
             f"{package} is not a whole conda package: {error}.", fix="Build or download it again."
         ) from error
+
+
+def stream_info(package: Path, names: Iterable[str]) -> dict[str, bytes]:
+    """As :func:`read_info`, with the errors of zipfile, tarfile and zstandard as they come."""
+    wanted, indexed = set(names), False
+    found: dict[str, bytes] = {}
+    for tar, member in stream_conda_info(str(package)):
+        # A .tar.bz2 is one stream, of gigabytes for torch: what follows the folder info is not unpacked.
+        if found.keys() == wanted or (indexed and not member.name.startswith("info/")):
+            break
+        indexed |= member.name == "info/index.json"
+        if member.name in wanted:
+            found[member.name] = tar.extractfile(member).read()
     return found
 
 

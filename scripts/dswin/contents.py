@@ -7,14 +7,20 @@ import hashlib
 import json
 import re
 import shlex
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from conda_package_streaming.package_streaming import stream_conda_component, stream_conda_info
+from conda_package_streaming.package_streaming import stream_conda_component
 
+from .channel import stream_info
 from .errors import CheckFailed
 from .lock import Locked
+
+if TYPE_CHECKING:
+    from rattler import PackageRecord
 
 _INFO = ("info/index.json", "info/paths.json", "info/link.json")
 #: A shebang longer than this is cut by older Linux kernels: linux/binfmts.h, BINPRM_BUF_SIZE.
@@ -57,7 +63,7 @@ def read(package: Locked, archive: Path) -> Contents:
     :raises CheckFailed: it is not the package that the lock calls it, or cannot be read.
     """
     try:
-        info = _read_members(archive, _INFO)
+        info = stream_info(archive, _INFO)
         index = json.loads(info["info/index.json"])
         found = (index["name"], str(index["version"]), index["build"])
         entries = _read_paths(archive, info.get("info/paths.json"))
@@ -85,6 +91,20 @@ def read(package: Locked, archive: Path) -> Contents:
     return Contents(archive, index, entries, commands)
 
 
+def make_record(index: Mapping[str, object], **known: Any) -> PackageRecord:
+    """Rattler's record of an archive's own metadata, which it takes from a file only.
+
+    :param known: what the metadata do not have: ``size``, ``sha256``, ``md5``.
+    :raises Exception: of many kinds, when rattler cannot read it.
+    """
+    import rattler
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "index.json"
+        file.write_text(json.dumps(index), encoding="utf-8")
+        return rattler.PackageRecord.from_index_json(file, **known)
+
+
 def read_members(archive: Path, paths: Iterable[str]) -> dict[str, bytes]:
     """The bytes of files of an archive, for a symbolic link where it points, in one pass over it."""
     wanted, found = set(paths), {}
@@ -95,17 +115,6 @@ def read_members(archive: Path, paths: Iterable[str]) -> dict[str, bytes]:
                 found[member.name] = tar.extractfile(member).read() if link is None else link
                 if len(found) == len(wanted):
                     break
-    return found
-
-
-def _read_members(archive: Path, names: Iterable[str]) -> dict[str, bytes]:
-    wanted, found = set(names), {}
-    for tar, member in stream_conda_info(str(archive)):
-        if member.name in wanted:
-            found[member.name] = tar.extractfile(member).read()
-        # A .tar.bz2 has info/ first, and all its gigabytes in the same stream.
-        if found.keys() >= wanted or (len(found) > 1 and not member.name.startswith("info/")):
-            break
     return found
 
 

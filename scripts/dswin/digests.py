@@ -1,9 +1,10 @@
-"""SHA-256, by which files and what things are made of are known."""
+"""The hashes by which files and what things are made of are known."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -14,8 +15,17 @@ def digest(value: object) -> str:
 
 def hash_file(path: Path) -> str:
     """SHA-256 of a file, in hex."""
-    found = hashlib.sha256()  # hashlib.file_digest is of Python 3.11
+    return hash_by(path, ["sha256"])["sha256"]
+
+
+def hash_by(path: Path, kinds: Sequence[str]) -> dict[str, str]:
+    """{kind: digest in hex} of a file, read once.
+
+    :param kinds: of :mod:`hashlib`: sha256, md5.
+    """
+    digests = {kind: hashlib.new(kind) for kind in kinds}  # hashlib.file_digest is of Python 3.11
     with path.open("rb") as file:
-        while chunk := file.read(2**20):
-            found.update(chunk)
-    return found.hexdigest()
+        while piece := file.read(2**20):
+            for digest in digests.values():
+                digest.update(piece)
+    return {kind: digest.hexdigest() for kind, digest in digests.items()}

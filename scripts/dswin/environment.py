@@ -6,14 +6,12 @@ import asyncio
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 from . import __version__, archives, contents, env_verify, mutex, prefixes
 from .addresses import hide_secrets, to_path, to_url
@@ -179,15 +177,11 @@ def find_drift(lock: Lock, platform: str, prefix: Path) -> list[str]:
 
 def find_changes(prefix: Path, stamp: Stamp) -> list[str]:
     """What was done to a prefix since it was stamped, by the names in conda-meta only."""
-    expected = {_name_record(url) for _, url, _ in stamp.packages}
+    expected = {prefixes.name_record(url) for _, url, _ in stamp.packages}
     found = {file.name for file in prefixes.list_records(prefix)}
     unfinished = ["a run was stopped before its end"] if (prefix / META / JOURNAL).exists() else []
     lost = [f"{name.removesuffix('.json')} is no longer installed" for name in sorted(expected - found)]
     return unfinished + lost + [f"{name.removesuffix('.json')} was added" for name in sorted(found - expected)]
-
-
-def _name_record(url: str) -> str:
-    return unquote(url.rpartition("/")[2]).removesuffix(".conda").removesuffix(".tar.bz2") + ".json"
 
 
 def _check_room(prefix: Path, planned: Plan, known: Mapping[str, contents.Contents]) -> None:
@@ -278,23 +272,20 @@ def _to_record(package: Locked, content: contents.Contents) -> RepoDataRecord:
     import rattler
 
     size, sha256 = content.archive.stat().st_size, package.sha256 or hash_file(content.archive)
-    with tempfile.TemporaryDirectory() as folder:
-        index = Path(folder) / "index.json"
-        index.write_text(json.dumps(content.index), encoding="utf-8")
-        try:
-            record = rattler.PackageRecord.from_index_json(index, size=size, sha256=sha256, md5=package.md5)
-        except Exception as error:  # OSError for a missing field, others for a malformed version
-            raise CheckFailed(
-                f"{package.fn} has an info/index.json that cannot be used: {error}.",
-                fix="Ask whoever keeps the channel for a whole package.",
-            ) from error
+    try:
+        record = contents.make_record(content.index, size=size, sha256=sha256, md5=package.md5)
+    except Exception as error:  # OSError for a missing field, others for a malformed version
+        raise CheckFailed(
+            f"{package.fn} has an info/index.json that cannot be used: {error}.",
+            fix="Ask whoever keeps the channel for a whole package.",
+        ) from error
     return rattler.RepoDataRecord(record, package.fn, to_url(content.archive), f"{package.channel}/{package.subdir}")
 
 
 def _name_origins(packages: Iterable[Locked], prefix: Path) -> None:
     """Write the lock's urls into conda-meta, where rattler has named the store."""
     for package in packages:
-        file, url = prefix / META / prefixes.name_record(package), hide_secrets(package.url)
+        file, url = prefix / META / prefixes.name_record(package.url), hide_secrets(package.url)
         document = json.loads(file.read_bytes())
         if document.get("url") != url:
             document.update(url=url, channel=url.rpartition("/")[0])
@@ -325,8 +316,8 @@ def _verify(
         progress(f"not as in their archives, linked again: {', '.join(bad)}")
         for package in packages:
             if package.name in bad:
-                stem = f"{package.name}-{package.version}-{package.build}"
-                shutil.rmtree(store / UNPACKED / platform / stem, ignore_errors=True)
+                unpacked = prefixes.name_record(package.url).removesuffix(".json")
+                shutil.rmtree(store / UNPACKED / platform / unpacked, ignore_errors=True)
         _link(packages, known, plan(lock, platform, prefix, store), platform, prefix, store, progress, again=bad)
         found = env_verify.verify(lock, prefix, platform, store, names=names, known=known)
     if found.findings:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import tempfile
@@ -197,17 +196,14 @@ def _read_index(package: Locked, path: Path) -> Mapping[str, Any]:
             f"{package.subdir}.",
             fix="Do not install it. Ask whoever keeps its channel.",
         )
-    with tempfile.TemporaryDirectory() as scratch:
-        file = Path(scratch) / "index.json"
-        file.write_text(json.dumps(index), encoding="utf-8")
-        try:
-            PackageRecord.from_index_json(file)
-            for text in (*(index.get("depends") or ()), *(index.get("constrains") or ())):
-                MatchSpec(text)
-        except Exception as error:  # rattler has many of its own; its indexer would end in one of them, with no name
-            raise CheckFailed(
-                f"{package.fn} has metadata that no solver can read: {error}.", fix="Lock another build of it."
-            ) from error
+    try:
+        contents.make_record(index)
+        for text in (*(index.get("depends") or ()), *(index.get("constrains") or ())):
+            MatchSpec(text)
+    except Exception as error:  # rattler has many of its own; its indexer would end in one of them, with no name
+        raise CheckFailed(
+            f"{package.fn} has metadata that no solver can read: {error}.", fix="Lock another build of it."
+        ) from error
     return index
 
 
@@ -264,32 +260,22 @@ def write_licences(licences: Mapping[str, str]) -> str:
 def _is_indexed(channel: Path, found: Iterable[Archive]) -> bool:
     """Whether a channel's repodata have all of these, with the lock's hashes."""
     try:
-        records = _list_indexed(channel)
+        records = channels.list_records(channel)
         return all(
             records[archive.place]["sha256"] == archive.package.sha256
             if archive.package.sha256
             else records[archive.place]["md5"] == archive.package.md5
             for archive in found
         )
-    except (ValueError, KeyError, AttributeError, TypeError):
+    except (BadInput, KeyError):
         return False
-
-
-def _list_indexed(channel: Path) -> dict[str, dict]:
-    """{place: record} of all that a channel's repodata have."""
-    found = {}
-    for subdir in channels.SUBDIRS:
-        path = channel / subdir / "repodata.json"
-        if path.is_file():
-            repodata = json.loads(path.read_text(encoding="utf-8"))
-            for kind in ("packages", "packages.conda"):
-                found.update({f"{subdir}/{fn}": record for fn, record in repodata.get(kind, {}).items()})
-    return found
 
 
 def _write_licences(channel: Path) -> None:
     """Write the list beside the subdirs, in one piece."""
-    licences = {where: str(record.get("license") or "none named") for where, record in _list_indexed(channel).items()}
+    licences = {
+        where: str(record.get("license") or "none named") for where, record in channels.list_records(channel).items()
+    }
     with tempfile.TemporaryDirectory(dir=channel.parent, prefix=f".{channel.name}-licences-") as scratch:
         path = Path(scratch) / LICENCES
         path.write_text(write_licences(licences), encoding="utf-8", newline="\n")

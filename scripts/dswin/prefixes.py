@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from .addresses import hide_secrets
 from .contents import leaves
@@ -125,9 +126,9 @@ def list_packages(packages: Iterable[Locked]) -> tuple[tuple[str, str, str], ...
     return tuple(sorted((one.name, hide_secrets(one.url), key_of(one)) for one in packages))
 
 
-def name_record(package: Locked) -> str:
-    """The file name in conda-meta that a package has when it is installed."""
-    return f"{package.name}-{package.version}-{package.build}.json"
+def name_record(url: str) -> str:
+    """The file name in conda-meta of a package with this url, when it is installed: NAME-VERSION-BUILD.json."""
+    return unquote(url.rpartition("/")[2]).removesuffix(".conda").removesuffix(".tar.bz2") + ".json"
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -368,7 +368,7 @@ def test_killed_run_is_repaired_by_the_next(tmp_path: Path, locks: tuple[Lock, L
     assert environment.create(found, LINUX, prefix, store).done
     assert_right(found, prefix, store)
     assert {path.name for path in prefixes.list_records(prefix)} == {
-        prefixes.name_record(one) for one in found.on(LINUX)
+        prefixes.name_record(one.url) for one in found.on(LINUX)
     }
     assert not (prefix / META / prefixes.JOURNAL).exists()
     assert not environment.create(found, LINUX, prefix, store).done
