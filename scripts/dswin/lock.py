@@ -293,17 +293,3 @@ def _show(value: object) -> str:
 
 def _wrong(path: Path, what: str) -> BadInput:
     return BadInput(f"{path} is no lock that can be used: {what}.", fix="Make it anew: dswin lock, or conda-lock lock.")
-
-
-def find_closure_faults(packages: Iterable[Locked]) -> list[str]:
-    """Return a sentence for each requirement that no package of the same platform fulfils by its name."""
-    by_platform: dict[str, dict[str, Locked]] = {}
-    for package in packages:
-        by_platform.setdefault(package.platform, {})[package.name] = package
-    return [
-        f"{package.name} ({platform}) requires {name}, which is not in the lock"
-        for platform, names in by_platform.items()
-        for package in names.values()
-        for name in package.depends
-        if not name.startswith("__") and name not in names
-    ]
