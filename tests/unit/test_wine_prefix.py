@@ -57,6 +57,18 @@ def test_the_64_bit_program_is_preferred(empty_machine: Path) -> None:
     assert (found.program.name, found.server.name, found.major) == ("wine64", "wineserver", 10)
 
 
+@pytest.mark.parametrize(("allowed", "before"), [(True, ["setarch", "-R"]), (False, []), (None, [])])
+def test_the_layout_of_memory_is_fixed_where_that_is_allowed(
+    empty_machine: Path, allowed: bool | None, before: list[str]
+) -> None:
+    write_program(empty_machine / "wineserver", "exit 0")
+    write_program(empty_machine / "wine64", "echo wine-8.0")
+    if allowed is not None:
+        write_program(empty_machine / "setarch", f"exit {0 if allowed else 1}")
+    command = prefix.find_wine().command
+    assert [word.removeprefix(f"{empty_machine}/") for word in command] == [*before, "wine64"]
+
+
 def test_environment_holds_msvc_and_nothing_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "/linux/only")
     root = Path("/opt/ms vc")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from urllib.parse import unquote, urlparse
 
 import pytest
 
-from building import USERS, Build, run_dswin
+from building import USERS, Build, build_for_windows
 from dswin.errors import MachineLacks
 from dswin.machine import UnderWine, install_builder
 from dswin.wine import Host, Msvc, find_msvc, make_python, open_host
@@ -51,14 +50,7 @@ def python(host: Host, wine_cache: Path) -> Path:
 @pytest.fixture(scope="session")
 def windows_build(msvc: Msvc, tmp_path_factory: pytest.TempPathFactory) -> Build:
     """A CPU package for Windows, from the real source, with the recipe's tests passed."""
-    out = tmp_path_factory.mktemp("a channel é") / "channel"
-    done = run_dswin(
-        "build", "--target", "win-64", "--variant", "cpu", "--deps", "pypi", "--out", str(out), "--json",
-        "--msvc", str(msvc.root), timeout=3600,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    document = json.loads(done.stdout)
-    return Build(out, Path(document["package"]), Path(document["wheel"]), document["channels"], document["ops"])
+    return build_for_windows(tmp_path_factory.mktemp("a channel é") / "channel", msvc.root)
 
 
 @pytest.fixture(scope="module")

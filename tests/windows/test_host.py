@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -24,17 +25,34 @@ def nothing_runs_afterwards(wine_cache: Path) -> Iterator[None]:
     assert list_running(wine_cache / "prefix") == []
 
 
-def list_running(prefix: Path) -> list[str]:
-    """The command lines of all processes of the prefix, wineserver's too."""
+def list_running(prefix: Path, what: str = "cmdline") -> list[str]:
+    """The command lines, or something else that Linux knows, of all processes of the prefix, wineserver's too."""
     mark = f"WINEPREFIX={prefix.absolute()}".encode()
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if mark in (process / "environ").read_bytes().split(b"\0"):
-                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                found.append((process / what).read_bytes().replace(b"\0", b" ").decode().strip())
         except OSError:
             continue
     return found
+
+
+def test_the_layout_of_memory_is_fixed_where_that_is_allowed(host: Host) -> None:
+    """By a bit of each process (ADDR_NO_RANDOMIZE), which programs that Windows programs start have as well."""
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(host.run, ["cmd", "/c", "ping -n 60 127.0.0.1"])
+        try:
+            while not any("ping" in line and "cmd" not in line for line in list_running(host.prefix)):
+                assert not running.done(), running.result()
+                time.sleep(0.1)
+            found = list_running(host.prefix, "personality")
+        finally:
+            host.end_programs()
+    with pytest.raises(CheckFailed, match="was killed"):
+        running.result()
+    assert len(found) > 5
+    assert set(found) == {"00040000" if host.wine.before else "00000000"}
 
 
 @pytest.mark.parametrize("code", [0, 7, 255, 256, -1, ACCESS_VIOLATION])

@@ -6,6 +6,7 @@ import codecs
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import threading
 import uuid
@@ -25,6 +26,8 @@ from .prefix import Progress, Wine
 _PATIENCE = 300.0
 #: How long output is awaited, in seconds, after its program ended; one that it left behind may hold the pipe for ever.
 _LAST_OUTPUT = 5.0
+#: How often a program is started anew when Wine ended before it had begun.
+_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class Host:
         self.environment = prefix.write_environment(wine, folder, msvc)
         self._keeper: subprocess.Popen[bytes] | None = None
         self._starting = threading.Lock()
+        self._ended = 0  # how often programs were ended from here
 
     def to_windows(self, path: Path) -> str:
         """Return the name that Windows programs here know a path by. :raises BadInput: it can have none."""
@@ -83,15 +87,21 @@ class Host:
         words = [self.to_windows(one) if isinstance(one, Path) else one for one in command]
         self.start()
         code_file = self.prefix / "drive_c" / "dswin" / f"{uuid.uuid4().hex}.code"
+        start = [self.to_windows(self._launcher), self.to_windows(code_file), *words]
+        ended = self._ended
         try:
-            start = [self.to_windows(self._launcher), self.to_windows(code_file), *words]
-            _, output = self._spawn(start, cwd, env or {}, timeout, log)
+            for _ in range(_ATTEMPTS):
+                wine_code, output = self._spawn(start, cwd, env or {}, timeout, log)
+                # Where its layout of memory is not fixed, Wine now and then stops while it starts. Once the program has begun,
+                # only its caller knows whether it may run twice; and what another thread has ended stays ended.
+                if launcher.has_begun(code_file) or self._ended != ended:
+                    break
             code = launcher.read_code(code_file, words[0])
         finally:
             code_file.unlink(missing_ok=True)
         if code is None:
             raise CheckFailed(
-                f"{words[0]} was killed, or Wine itself stopped.",
+                f"{words[0]} was killed, or Wine itself stopped ({_describe(wine_code)}).",
                 fix="Look for a shortage of memory (dmesg), and run again.",
                 log=_tail(output),
             )
@@ -121,6 +131,7 @@ class Host:
 
     def end_programs(self) -> None:
         """End every program of the prefix, and Wine's own ones; the next run starts these again."""
+        self._ended += 1
         subprocess.run(
             [self.wine.server, "-k"],
             env=self.environment,
@@ -152,7 +163,7 @@ class Host:
             # The services end with the last program. This one reads commands that never come, and ends when this process
             # does, however it does: then nothing of Wine is left over.
             self._keeper = subprocess.Popen(
-                [self.wine.program, "cmd.exe"],
+                [*self.wine.command, "cmd.exe"],
                 env=self.environment,
                 cwd=self.prefix,
                 stdin=subprocess.PIPE,
@@ -167,7 +178,7 @@ class Host:
         """Run a program that has no output to read, as the first of a prefix must be run."""
         try:
             return subprocess.run(
-                [self.wine.program, *command],
+                [*self.wine.command, *command],
                 env=self.environment,
                 cwd=self.prefix,
                 stdin=subprocess.DEVNULL,
@@ -194,7 +205,7 @@ class Host:
         Python then stops with "can't initialize sys standard streams".
         """
         process = subprocess.Popen(
-            [self.wine.program, *words],
+            [*self.wine.command, *words],
             env={**self.environment, **env},
             cwd=cwd or self.prefix,
             stdin=subprocess.DEVNULL,
@@ -237,6 +248,16 @@ def _collect(pipe: IO[bytes], output: list[str], log: Path | None) -> None:
             output.append(text)
             file.write(text)
             file.flush()
+
+
+def _describe(code: int) -> str:
+    """How a process of Linux ended, in words. :param code: as subprocess has it: negative for a signal."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {-code}, {signal.Signals(-code).name}"
+    except ValueError:
+        return f"signal {-code}"
 
 
 def _tail(output: str, count: int = 40) -> str:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from ..errors import BadInput
 
-#: Its arguments are a file for the code and a command line, which it starts as it stands.
+#: Its arguments are a file for the code and a command line, which it starts as it stands. The file is there, empty, before the
+#: program is: without one, nothing was started.
 SOURCE = r"""
 #include <windows.h>
 #include <stdio.h>
@@ -30,7 +31,7 @@ int wmain(int count, wchar_t **arguments)
     DWORD code = 0, error = 0;
     FILE *file;
 
-    if (count < 3) return 2;
+    if (count < 3 || !(file = _wfopen(arguments[1], L"w")) || fclose(file)) return 2;
     startup.dwFlags = STARTF_USESTDHANDLES;
     startup.hStdInput = GetStdHandle(STD_INPUT_HANDLE);
     startup.hStdOutput = GetStdHandle(STD_OUTPUT_HANDLE);
@@ -57,19 +58,28 @@ _NOT_FOUND = {
 }
 
 
+#: And for one whose process ended while Wine made it.
+_STILLBORN = "error 1359"
+
+
+def has_begun(file: Path) -> bool:
+    """Whether the program was started, as far as the launcher's file tells."""
+    return file.is_file() and file.read_text(encoding="ascii") != _STILLBORN
+
+
 def read_code(file: Path, program: str) -> int | None:
-    """Return the exit code that the launcher wrote, as a signed number of 32 bits, or None when it wrote none.
+    """Return the exit code that the launcher wrote, as a signed number of 32 bits, or None when Wine or the program was killed.
 
     :raises BadInput: the program could not be started.
     """
     text = file.read_text(encoding="ascii") if file.is_file() else ""
+    if not text or text == _STILLBORN:
+        return None
     if text.startswith("error "):
         number = int(text.split()[1])
         raise BadInput(
             f"Windows cannot start {program}: {_NOT_FOUND.get(number, f'error {number}')}.",
             fix="Check the program's name, and that its folder is on the PATH of the Windows side.",
         )
-    if not text:
-        return None
     code = int(text)
     return code - 2**32 if code >= 2**31 else code
