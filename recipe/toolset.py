@@ -14,7 +14,15 @@ import sys
 
 #: CUDA major.minor -> the first cl.exe version that it does not accept. A CUDA that is not here accepts all of VS 2022.
 FIRST_REFUSED = {"12.1": (19, 40)}
+#: CUDA -> the minor version of the newest toolset below that bound of which conda-forge was seen to have a vs2022_win-64. That
+#: package asks vcvars for the toolset of its own version: 19.37 for 14.37. So both must be there, a pair.
+PAIRED = {"12.1": 37}
 OLDEST = (19, 29)
+
+
+def name_component(minor: int) -> str:
+    """Return what the Visual Studio Installer calls toolset 14.``minor``. 14.37 came with Visual Studio 17.7, 14.39 with 17.9."""
+    return f"MSVC v143 - VS 2022 C++ x64/x86 build tools (v14.{minor}-17.{minor - 30})"
 
 
 def read_version(banner: str) -> tuple[int, int]:
@@ -38,10 +46,11 @@ def judge(cl: tuple[int, int], cuda: str) -> str | None:
         )
     bound = FIRST_REFUSED.get(cuda)
     if bound is not None and cl >= bound:
+        minor = PAIRED[cuda]
         return (
-            f"cl.exe {version} is too new for CUDA {cuda}, which accepts toolsets up to 14.39. In the Visual Studio Installer, "
-            "under Individual components, add 'MSVC v143 - VS 2022 C++ x64/x86 build tools (v14.39-17.9)', and keep "
-            "vs2022_win-64 below 19.40 in the build environment, so that it asks vcvars for that toolset. "
+            f"cl.exe {version} is too new for CUDA {cuda}, which accepts toolsets up to 14.{bound[1] - 1}. In the Visual Studio "
+            f"Installer, under Individual components, add '{name_component(minor)}', and have vs2022_win-64 19.{minor} in the "
+            "build environment, which asks vcvars for that toolset. "
             "Or build the cuda130 variant, which takes any Visual Studio 2022."
         )
     return None

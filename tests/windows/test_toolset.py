@@ -64,8 +64,8 @@ def test_cuda_12_1_refuses_newer_ones_and_names_the_pair(host: Host, python: Pat
     done = judge(host, python, play(host, stand_in, minor), "12.1")
     assert done.code == 1
     assert done.output.startswith(f"ERROR: cl.exe 19.{minor} is too new for CUDA 12.1")
-    assert "MSVC v143 - VS 2022 C++ x64/x86 build tools (v14.39-17.9)" in done.output
-    assert "vs2022_win-64 below 19.40" in done.output
+    assert "MSVC v143 - VS 2022 C++ x64/x86 build tools (v14.37-17.7)" in done.output
+    assert "vs2022_win-64 19.37 in the build environment" in done.output
 
 
 @pytest.mark.parametrize("cuda", ["13.0", "None"])
