@@ -56,7 +56,7 @@ set "VSLANG=1033"
 set "PYTHONUTF8=1"
 
 :: ---- The same bytes from the same inputs: times (the day of the sdist), the order of sets, the linker's stamps.
-if not defined SOURCE_DATE_EPOCH set "SOURCE_DATE_EPOCH=1792454400"
+set "SOURCE_DATE_EPOCH=1792454400"
 set "PYTHONHASHSEED=0"
 :: Or Python leaves .pyc files of its own library in the host environment, and conda-build packs them as ours.
 set "PYTHONDONTWRITEBYTECODE=1"

@@ -47,13 +47,19 @@ export DS_ENABLE_NINJA=1
 # The ops are compiled with OpenMP and not linked to a runtime: their symbols are resolved at load by the one that torch
 # brings, so that there is one in the process.
 
-# ---- The same bytes from the same inputs: times (the day of the sdist), the order of sets, paths.
-export SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-1792454400}"
+# ---- The same bytes from the same inputs: times (the day of the sdist; rattler-build has set the time of the build), the
+# order of sets, paths.
+export SOURCE_DATE_EPOCH=1792454400
 export PYTHONHASHSEED=0
 # Or Python leaves .pyc files of its own library in the host environment, and conda-build packs them as ours.
 export PYTHONDONTWRITEBYTECODE=1
-# CFLAGS, since setuptools compiles C++ with these; torch's headers put __FILE__ into every check.
-export CFLAGS="${CFLAGS:-} -ffile-prefix-map=${SRC_DIR}=deepspeed -ffile-prefix-map=${PREFIX}=prefix"
+# A hash of what is linked, the folder of the build among it, and that folder as the place of libraries: where they are in an
+# environment, from an op in deepspeed/ops/NAME, is the same everywhere. torch has loaded all of them before an op is.
+LDFLAGS="${LDFLAGS:-}"
+export LDFLAGS="${LDFLAGS//-Wl,-rpath,${PREFIX}\/lib/} -Wl,--build-id=none -Wl,-rpath,\\\$ORIGIN/../../../../.."
+# torch's headers put __FILE__ into every check. Patch 0008 hands this to the compiler and, by way of nvcc, to the preprocessor of
+# GPU code, which reads no CFLAGS.
+export DS_HOST_FLAGS="-ffile-prefix-map=${SRC_DIR}=deepspeed;-ffile-prefix-map=${PREFIX}=prefix"
 
 # A compiler cache, where a program of this name is on PATH; `dswin build` puts one there. A plain build has none. It stands
 # in a script of the compiler's own name, since torch looks at that name and asks the compiler for its version.

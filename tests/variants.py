@@ -51,9 +51,17 @@ from dswin import lock, records, solver  # noqa: E402
 
 @dataclass(frozen=True)
 class Case:
+    """:param arch: the lowest compute capability of the GPUs, where the client tells the solver (CEP 46)."""
+
     channels: tuple[str, ...]
     priority: str
     cuda: str | None
+    arch: str | None = None
+
+    def list_virtual(self) -> dict[str, str]:
+        """What the solver is told of the machine."""
+        told = {"__cuda": self.cuda, "__cuda_arch": self.arch}
+        return {**solver.VIRTUAL[PLATFORM], **{name: version for name, version in told.items() if version}}
 
 
 CASES = tuple(Case(*one) for one in [(c, p, d) for c in CHANNELS for p in PRIORITIES for d in DRIVERS])
@@ -140,11 +148,10 @@ class Choice:
     def solve(self, case: Case, *specs: str) -> list[RepoDataRecord] | None:
         """The packages that the solver takes for the request, or nothing where there is no solution."""
         sources = list(records.open_repodata(self.folder, map(self.name, case.channels), PLATFORM))
-        virtual = {**solver.VIRTUAL[PLATFORM], **({"__cuda": case.cuda} if case.cuda else {})}
         work = rattler.solve_with_sparse_repodata(
             [MatchSpec(spec, strict=False) for spec in specs],
             sources,
-            virtual_packages=solver.list_virtual_packages(virtual),
+            virtual_packages=solver.list_virtual_packages(case.list_virtual()),
             channel_priority=PRIORITIES[case.priority],
         )
         try:

@@ -3,7 +3,7 @@
 A small GPT with random weights learns a fixed sequence; the run is saved half way, and a second Trainer goes on from there
 and must end where the first one ended. Nothing is downloaded and nothing may be compiled.
 
-    python finetune.py FOLDER
+    python finetune.py FOLDER [fp32 | bf16 | fp16]
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Sequence(torch.utils.data.Dataset):
         return {"input_ids": piece, "labels": piece}
 
 
-def make_trainer(folder: Path) -> Trainer:
+def make_trainer(folder: Path, dtype: str) -> Trainer:
     set_seed(0)
     model = GPT2LMHeadModel(
         GPT2Config(
@@ -73,7 +73,8 @@ def make_trainer(folder: Path) -> Trainer:
     arguments = TrainingArguments(
         output_dir=str(folder), max_steps=STEPS, save_steps=SAVED_AT, logging_steps=1, learning_rate=1e-2,
         lr_scheduler_type="constant", per_device_train_batch_size=BATCH, deepspeed=DEEPSPEED, use_cpu=not CUDA,
-        report_to=[], disable_tqdm=True, dataloader_num_workers=0, dataloader_pin_memory=False, seed=0,
+        bf16=dtype == "bf16", fp16=dtype == "fp16", report_to=[], disable_tqdm=True, seed=0,
+        dataloader_num_workers=0, dataloader_pin_memory=False,
     )  # fmt: skip
     return Trainer(model=model, args=arguments, train_dataset=Sequence())
 
@@ -83,8 +84,8 @@ def read_losses(trainer: Trainer) -> dict[int, float]:
 
 
 def main() -> int:
-    folder = Path(sys.argv[1])
-    first = make_trainer(folder)
+    folder, dtype = Path(sys.argv[1]), (*sys.argv[2:], "fp32")[0]
+    first = make_trainer(folder, dtype)
     first.train()
     inner = first.model_wrapped.optimizer
     inner = getattr(inner, "optimizer", inner)
@@ -98,7 +99,7 @@ def main() -> int:
     if not list(checkpoint.glob("global_step*/*optim_states.pt")):
         sys.exit(f"ERROR: DeepSpeed saved no optimizer in {checkpoint}")
 
-    second = make_trainer(folder)
+    second = make_trainer(folder, dtype)
     second.train(resume_from_checkpoint=str(checkpoint))
     again = {step: loss for step, loss in read_losses(second).items() if step > SAVED_AT}
     print("losses after loading", again)
@@ -109,7 +110,7 @@ def main() -> int:
         sys.exit(f"ERROR: after loading it went over the steps {sorted(again)}")
     if compiled := [file.name for file in Path(JIT_FOLDER).rglob("*") if file.suffix in (".so", ".pyd", ".o", ".obj")]:
         sys.exit(f"ERROR: compiled on the way: {compiled}")
-    print(f"fine-tuned on {'cuda' if CUDA else 'cpu'}, saved, loaded, and went on as before")
+    print(f"fine-tuned on {'cuda' if CUDA else 'cpu'} in {dtype}, saved, loaded, and went on as before")
     return 0
 
 
