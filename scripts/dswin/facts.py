@@ -14,7 +14,7 @@ import platform
 import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -66,12 +66,13 @@ class Look:
             return Fact(self.name, None, self.source, f"{type(error).__name__}: {error}")
 
 
-def collect(folder: Path) -> list[Fact]:
+def collect(folder: Path, without: Collection[str] = ()) -> list[Fact]:
     """Return all facts of this machine, always the same ones for one system and in the same order.
 
     :param folder: where builds are made; its disk is looked at.
+    :param without: names of facts that are not looked for.
     """
-    looks = list_looks(folder)
+    looks = [look for look in list_looks(folder) if look.name not in without]
     with ThreadPoolExecutor(max_workers=8) as pool:
         return list(pool.map(Look.take, looks))
 
@@ -86,7 +87,7 @@ def list_looks(folder: Path) -> list[Look]:
         Look("python", "sys", describe_python),
         Look("gpus", f"nvidia-smi {QUERY},compute_cap", find_gpus),
         Look("cuda_of_driver", "the banner of nvidia-smi", lambda: parse_driver_cuda(ask("nvidia-smi", *NVIDIA_SMI))),
-        look_for_program("nvcc", "--version", parse=lambda text: search(r"\bV(\d+\.\d+\.\d+)", text)),
+        look_for_program("nvcc", "--version", parse=parse_nvcc),
         *(Look(name.lower(), f"variable {name}", partial(read_variable, name)) for name in _VARIABLES),
         # Without arguments cl prints its banner and ends with 0.
         look_for_program("cl", parse=parse_cl),
@@ -137,6 +138,11 @@ def parse_version(said: str) -> str:
 def parse_cl(banner: str) -> str:
     """Return the compiler's version from its banner, in whatever language; ``x64`` there is no version."""
     return search(r"(?<![\w.])(\d+\.\d+\.\d+(?:\.\d+)?)(?![\w.])", banner)
+
+
+def parse_nvcc(said: str) -> str:
+    """Return the version of nvcc."""
+    return search(r"\bV(\d+\.\d+\.\d+)", said)
 
 
 def parse_driver_cuda(banner: str) -> str:

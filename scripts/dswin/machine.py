@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform as system
 import shlex
 import shutil
 import signal
@@ -15,7 +14,8 @@ from importlib.metadata import version
 from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, Protocol
 
-from .errors import BadInput, MachineLacks
+from .errors import BadInput
+from .platforms import this_platform
 from .wheelhouse import WindowsParts
 
 if TYPE_CHECKING:
@@ -46,20 +46,6 @@ class Machine(Protocol):
 
         :param log: the file that its output goes to, while it comes.
         """
-
-
-def this_platform() -> str:
-    """Return the conda subdir of this machine.
-
-    :raises MachineLacks: the recipe has no variant for it.
-    """
-    subdir = {("Linux", "x86_64"): "linux-64", ("Windows", "AMD64"): "win-64"}.get((system.system(), system.machine()))
-    if subdir is None:
-        raise MachineLacks(
-            f"deepspeed-win has no variant for {system.system()} on {system.machine()}.",
-            fix="Build on 64-bit Windows or Linux with an Intel or AMD processor.",
-        )
-    return subdir
 
 
 def check_target(platform: str) -> None:
