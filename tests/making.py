@@ -82,6 +82,7 @@ def make_package(
     ending: str = ".conda",
     index: Mapping[str, object] | None = None,
     paths: Mapping[str, Mapping[str, object]] | None = None,
+    info: Mapping[str, object] | None = None,
 ) -> Made:
     """Write a package into ``channel/subdir`` as it would come out of a builder, in place of one of the same name.
 
@@ -90,6 +91,7 @@ def make_package(
         lie in ``site-packages/``; ``entry_points`` are for it.
     :param index: more fields for info/index.json, or others.
     :param paths: {path: fields that are to be other than they are} in info/paths.json.
+    :param info: {file name: document} more in info/, or in place of what is there.
     """
     files = {f"share/{name}.txt": f"{name} {version}\n".encode()} if files is None else files
     kind = noarch or ("generic" if subdir == "noarch" else None)
@@ -120,17 +122,18 @@ def make_package(
                 **(paths or {}).get(path, {}),
             }
         )
-    info: dict[str, object] = {
+    documents: dict[str, object] = {
         "index.json": content,
         "paths.json": {"paths": entries, "paths_version": 1},
         "about.json": {"summary": f"{name}, made for a test"},
     }
+    documents |= info or {}
     if kind == "python":
-        info["link.json"] = {
+        documents["link.json"] = {
             "noarch": {"type": "python", "entry_points": list(entry_points)},
             "package_metadata_version": 1,
         }
-    for file_name, document in info.items():
+    for file_name, document in documents.items():
         members[f"info/{file_name}"] = File(json.dumps(document, indent=1).encode())
     members["info/files"] = File("".join(f"{path}\n" for path in files).encode())
     folder = channel / subdir

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from .errors import BadInput, MachineLacks
 
@@ -35,7 +35,10 @@ def hide_secrets(url: str) -> str:
     >>> hide_secrets("https://me:secret@host/t/abc-123/channel")
     'https://host/t/***/channel'
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # brackets that are none: where a secret would begin and end cannot be told
+        return "a malformed url"
     if not parts.scheme:
         return url
     path = parts.path.split("/")
@@ -50,7 +53,7 @@ def to_path(url: str, *, windows: bool = os.name == "nt") -> Path:
     :raises BadInput: it names another machine, which only Windows reaches by a file url.
     """
     parts = urlsplit(url)
-    path = unquote(parts.path)
+    path = os.fsdecode(unquote_to_bytes(parts.path))
     if windows:
         if parts.netloc not in ("", "localhost"):
             return Path(f"//{parts.netloc}{path}")
@@ -70,5 +73,5 @@ def to_url(path: Path) -> str:
     """
     text = path.as_posix()
     if text.startswith("//"):
-        return "file:" + quote(text)
-    return "file://" + quote(text if text.startswith("/") else f"/{text}", safe="/:")
+        return "file:" + quote(os.fsencode(text))
+    return "file://" + quote(os.fsencode(text if text.startswith("/") else f"/{text}"), safe="/:")

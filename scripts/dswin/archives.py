@@ -50,18 +50,21 @@ def fetch(
     store.mkdir(parents=True, exist_ok=True)
     wanted = {place(package, store): package for package in packages}
     downloader = Downloader(Room(store), count)
-    with ThreadPoolExecutor(THREADS) as pool:
+    pool, interrupted = ThreadPoolExecutor(THREADS), False
+    try:
         jobs = [
             pool.submit(_fetch_one, package, path, mirrors, downloader, progress) for path, package in wanted.items()
         ]
-        try:
-            finished, _ = wait(jobs, return_when=FIRST_EXCEPTION)
-            failed = [job for job in jobs if job in finished and job.exception() is not None]
-        finally:
-            # One that failed, or Ctrl-C: the others end at their next piece, and what they have is gone on with next time.
-            downloader.stop.set()
-            for job in jobs:
-                job.cancel()
+        finished, _ = wait(jobs, return_when=FIRST_EXCEPTION)
+        failed = [job for job in jobs if job in finished and job.exception() is not None]
+    except KeyboardInterrupt:
+        interrupted = True
+        raise
+    finally:
+        # One that failed, or Ctrl-C: the others end at their next piece, and what they have is gone on with next time. A server
+        # may keep one from its next piece for a minute, which nobody who pressed Ctrl-C waits for.
+        downloader.stop.set()
+        pool.shutdown(wait=not interrupted, cancel_futures=True)
     if failed:
         raise failed[0].exception()  # type: ignore[misc]
     return {package.url: place(package, store) for package in packages}

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 
 def digest(value: object) -> str:
     """SHA-256 of a value that JSON can write, in hex."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def hash_bytes(data: bytes) -> str:
+    """SHA-256 of bytes, in hex."""
+    return hash_pieces([data])
+
+
+def hash_pieces(pieces: Iterable[bytes]) -> str:
+    """SHA-256 of bytes that come in pieces, in hex."""
+    whole = hashlib.sha256()
+    for piece in pieces:
+        whole.update(piece)
+    return whole.hexdigest()
 
 
 def hash_file(path: Path) -> str:

@@ -17,7 +17,7 @@ from requests.auth import AuthBase
 
 from . import logins
 from .addresses import expand, hide_secrets, to_path
-from .errors import DswinError, MachineLacks
+from .errors import DswinError, MachineLacks, naming
 
 THREADS = 8
 #: Seconds before the second, third, ... time that an address is asked.
@@ -196,7 +196,7 @@ class Downloader:
         if self.limit is not None and size > self.limit:
             raise Unreachable(f"{part.stem} has {size / 1e6:.0f} MB, more than such a file has")
         self.count(0, size)
-        with self.room.hold(size, part.stem) as wrote, part.open("ab" if append else "wb") as target:
+        with self.room.hold(size, part.stem) as wrote, naming(part), part.open("ab" if append else "wb") as target:
             for piece in pieces:
                 if self.stop.is_set():
                     raise Unreachable("stopped")

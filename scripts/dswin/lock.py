@@ -231,7 +231,10 @@ def holds_secret(url: str) -> bool:
     """
     if "://" not in url:
         return False
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # brackets that are none: it cannot be told
+        return True
     secrets = [one for one in parts.netloc.rpartition("@")[0].split(":") if one]
     path = parts.path.split("/")
     if parts.scheme != "file" and "t" in path[:-1]:
@@ -273,15 +276,6 @@ def _is_table(value: object) -> bool:
 
 def _default(value: Any, default: Any) -> Any:
     return default if value is None else value
-
-
-def show_text(text: str) -> str:
-    """A text from a file without what a terminal obeys.
-
-    >>> show_text("a" + chr(27) + "b")
-    'a\\\\x1bb'
-    """
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def _show(value: object) -> str:

@@ -14,7 +14,7 @@ from rattler import BuildString, PackageName, PackageRecord, Version, VersionSpe
 
 from . import lock, lock_writer, records, solver
 from .addresses import hide_secrets
-from .errors import BadInput
+from .errors import BadInput, show_text
 from .lock import Lock, Locked
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def check(path: Path, *, snapshot: Path | None = None) -> list[Finding]:
         trouble = error
     case = Case(found, spec, trouble, known)
     return [
-        Finding(name, severity, package, lock.show_text(text), lock.show_text(fix))
+        Finding(name, severity, package, show_text(text), show_text(fix))
         for name, rule in RULES.items()
         for severity, package, text, fix in rule(case)
     ]

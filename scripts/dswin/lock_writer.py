@@ -5,14 +5,17 @@ from __future__ import annotations
 import functools
 import os
 import tempfile
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rattler import MatchSpec, RepoDataRecord
 
 from . import lock, solver
-from .errors import BadInput
+from .errors import BadInput, naming
+from .files import write_whole
 from .solver import Progress, Solved, Wanted
 
 if TYPE_CHECKING:
@@ -35,20 +38,25 @@ def make(
     Nothing is written unless there is a solution. The arguments and errors are those of :func:`solver.solve` and
     :func:`solver.add_package`.
     """
-    if channel is None:
-        solved = solver.solve(wanted, snapshot=snapshot, cache=cache, progress=progress)
-    else:
-        with tempfile.TemporaryDirectory() as scratch:
+    beside: dict[Path, str] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        if channel is not None:
             extended = solver.add_package(wanted, channel, spec, Path(scratch))
-            solved = solver.solve(extended, snapshot=snapshot, cache=cache, progress=progress)
-        wanted = solver.add_package(wanted, channel, spec, path.parent)
-    write(solved, wanted, path)
+            source, *others = extended.sources
+            place = path.parent / source.name
+            beside[place] = source.read_text(encoding="utf-8")
+            wanted = replace(wanted, sources=(place, *others))
+        solved = solver.solve(
+            wanted if channel is None else extended, snapshot=snapshot, cache=cache, progress=progress
+        )
+    write(solved, wanted, path, beside)
     return solved
 
 
-def write(solved: Solved, wanted: Wanted, path: Path) -> None:
+def write(solved: Solved, wanted: Wanted, path: Path, beside: Mapping[Path, str] = MappingProxyType({})) -> None:
     """Write the lock as conda-lock would, in one piece: there is the old file or the new one, never a part.
 
+    :param beside: {path: text} of sources that change with the lock; they are as they were where the lock cannot be written.
     :raises BadInput: a record without md5, which conda-lock's format demands.
     """
     from conda_lock.lockfile import apply_categories, write_conda_lock_file
@@ -74,12 +82,14 @@ def write(solved: Solved, wanted: Wanted, path: Path) -> None:
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     # Under its own name, which conda-lock writes into the comments.
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".lock-") as scratch:
+    with naming(path), tempfile.TemporaryDirectory(dir=path.parent, prefix=".lock-") as scratch:
         written = Path(scratch) / path.name
         write_conda_lock_file(Lockfile(package=packages, metadata=metadata), written, metadata_choices=None)
         # It writes in the machine's own encoding and line ends.
         written.write_text(written.read_text(), encoding="utf-8", newline="\n")
         lock.read(written)
+        for place, text in beside.items():
+            write_whole(place, text)
         os.replace(written, path)
 
 

@@ -21,6 +21,7 @@ from .errors import BadInput
 ANACONDA = "https://conda.anaconda.org"
 _REPODATA_FIELDS = ("name", "version", "build", "subdir", "md5", "sha256", "size", "timestamp", "license", "noarch",
                     "track_features")  # fmt: skip
+_FILE = re.compile(r"[^/]+-[^-/]+-[^-/]+(\.conda|\.tar\.bz2)")
 
 
 @dataclass(frozen=True)
@@ -56,12 +57,12 @@ def read(folder: Path) -> list[Record]:
         raise BadInput(f"{folder} holds no package records (*.jsonl).", fix="Name a folder with a snapshot of records.")
     found: dict[str, Record] = {}
     for file in files:
-        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        for number, line in enumerate(file.read_bytes().splitlines(), 1):
             try:
-                record = parse(line)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                record = parse(line.decode())
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise BadInput(
-                    f"{file}, line {number}, is no package record: {error!r}.",
+                    f"{file}, line {number}, is no package record: {repr(error)[:300]}.",
                     fix="Each line is a JSON object with channel, subdir, fn, name, version, build and depends.",
                 ) from error
             if record is None:
@@ -125,6 +126,8 @@ def _check(seen: Mapping[str, Any], fn: Any) -> None:
     depends = seen["depends"]
     if not isinstance(depends, list) or not all(isinstance(one, str) for one in depends):
         raise ValueError("its depends are not a list of texts")
+    if not _FILE.fullmatch(fn):
+        raise ValueError(f"its fn is {fn!r}, not NAME-VERSION-BUILD.conda or .tar.bz2")
     for name, parts in {"channel": str(seen["channel"]).split("/"), "subdir": [seen["subdir"]], "fn": [fn]}.items():
         if not all(re.fullmatch(r"(?!\.)[\w.+!@=%-]+", str(part)) for part in parts):
             raise ValueError(f"its {name} is {'/'.join(map(str, parts))!r}")
@@ -152,4 +155,10 @@ def open_repodata(folder: Path, channels: Iterable[str], platform: str) -> Itera
         for subdir in (platform, "noarch"):
             path = folder / channel / subdir / "repodata.json"
             if path.is_file():
-                yield SparseRepoData(Channel(f"{ANACONDA}/{channel}"), subdir, str(path))
+                try:
+                    yield SparseRepoData(Channel(f"{ANACONDA}/{channel}"), subdir, str(path))
+                except Exception as error:  # rattler reads repodata by its own rules
+                    raise BadInput(
+                        f"The records of {channel}/{subdir} cannot be used: {error}.",
+                        fix="Correct the snapshot's lines.",
+                    ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import logging
 import os
@@ -20,9 +21,10 @@ from rattler import Version as RattlerVersion
 from rattler.channel import ChannelPriority
 from rattler.exceptions import SolverError
 
-from . import lock, records
+from . import lock, mutex, records
 from .addresses import expand, hide_secrets, to_url
 from .errors import BadInput, CheckFailed, MachineLacks
+from .files import write_whole
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -77,7 +79,7 @@ def read_wanted(folder: Path) -> dict[str, Wanted]:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror}.", fix="Name the folder of the locks.") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # as in mirrors.read
         raise BadInput(
             f"{path} is not TOML: {error}.", fix="Correct it; its first lines say how it is made."
         ) from error
@@ -132,17 +134,17 @@ def read_sources(wanted: Wanted) -> LockSpecification:
 
     logging.getLogger("conda_lock").setLevel(logging.ERROR)  # it warns of each line that is for another platform
     names = ", ".join(map(str, wanted.sources))
-    try:
+    with tempfile.TemporaryDirectory() as scratch:
         # What pip is to bring is refused later, by name; until then conda-lock must find a list of pip's names, be it empty.
-        with tempfile.TemporaryDirectory() as scratch:
-            (mapping := Path(scratch) / "names.json").write_text("{}", encoding="utf-8")
+        (mapping := Path(scratch) / "names.json").write_text("{}", encoding="utf-8")
+        try:
             spec = make_lock_spec(
                 src_files=list(wanted.sources), platform_overrides=list(wanted.platforms), mapping_url=str(mapping)
             )
-    except Exception as error:  # conda-lock's parsers raise of all kinds
-        raise BadInput(
-            f"conda-lock cannot read {names}: {first_line(error)}.", fix="Correct the environment file."
-        ) from error
+        except Exception as error:  # conda-lock's parsers raise of all kinds
+            raise BadInput(
+                f"conda-lock cannot read {names}: {first_line(error)}.", fix="Correct the environment file."
+            ) from error
     for channel in spec.channels:
         check_channel(channel.url, names)
     return spec
@@ -183,13 +185,18 @@ def solve(wanted: Wanted, *, snapshot: Path | None = None, cache: Path, progress
     if known:
         origin = "records of packages that were seen in public files, not the channels themselves"
     chosen: dict[str, Sequence[RepoDataRecord]] = {}
-    with tempfile.TemporaryDirectory() as scratch:
+    channels = [expand(one.url) for one in spec.channels]
+    recorded = {channel for channel in channels if known and _CHANNEL.fullmatch(channel)}
+    with contextlib.ExitStack() as stack:
+        scratch = stack.enter_context(tempfile.TemporaryDirectory())
+        if recorded != set(channels):
+            stack.enter_context(_hold_lists(cache, progress))
         records.write_repodata(known, Path(scratch))
         for platform in wanted.platforms:
             progress(f"solving {wanted.name} for {platform}")
             sources: list[SparseRepoData] = []
-            for channel in (expand(one.url) for one in spec.channels):
-                if known and _CHANNEL.fullmatch(channel):
+            for channel in channels:
+                if channel in recorded:
                     sources += records.open_repodata(Path(scratch), [channel], platform)
                 else:
                     sources += asyncio.run(_fetch(channel, platform, cache))
@@ -242,8 +249,19 @@ def list_virtual_packages(virtual: Mapping[str, str]) -> list[GenericVirtualPack
     ]
 
 
-async def _fetch(channel: str, platform: str, cache: Path) -> list[SparseRepoData]:
+#: How rattler's words end where the disk is in the way, not the network: EACCES, EFBIG, ENOSPC, EROFS, EDQUOT; on Windows 112.
+_REFUSED = re.compile(r"os error (13|27|28|30|122|112)\)")
+
+
+def _hold_lists(cache: Path, progress: Progress) -> contextlib.AbstractContextManager[None]:
+    """Keep other runs out while lists are fetched and read: rattler reads them as mapped memory, and another's write there ends
+    the reader with SIGBUS or lets both wait for ever.
+    """
     cache.mkdir(parents=True, exist_ok=True)
+    return mutex.hold(cache, f"waiting for another run that uses the channels' lists in {cache}", progress)
+
+
+async def _fetch(channel: str, platform: str, cache: Path) -> list[SparseRepoData]:
     try:
         return list(
             await rattler.fetch_repo_data(
@@ -255,6 +273,11 @@ async def _fetch(channel: str, platform: str, cache: Path) -> list[SparseRepoDat
         )
     except Exception as error:
         shown = hide_secrets(channel)
+        if _REFUSED.search(str(error)):
+            raise MachineLacks(
+                f"The lists of {shown} cannot be kept in {cache}: {first_line(error).replace(channel, shown)}.",
+                fix="Free some space there, or set DSWIN_CACHE to a folder on another disk.",
+            ) from error
         raise MachineLacks(
             f"The channel {shown} does not answer for {platform}: {first_line(error).replace(channel, shown)}.",
             fix="Check the network, or solve from records: dswin lock --records locks/records.",
@@ -307,7 +330,5 @@ def add_package(wanted: Wanted, channel: str, spec: str, folder: Path) -> Wanted
     path = folder / f"{wanted.name}.{PACKAGE}.yaml"
     text = yaml.safe_dump({"channels": [channel, *others], "dependencies": [spec]}, sort_keys=False)
     folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(
-        f"# {PACKAGE} from its own channel; read beside the other sources of this lock.\n{text}", encoding="utf-8"
-    )
+    write_whole(path, f"# {PACKAGE} from its own channel; read beside the other sources of this lock.\n{text}")
     return replace(wanted, sources=(path, *wanted.sources))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import yaml
 
 import making
-from dswin import lock, lock_check, lock_writer, solver
+from dswin import lock, lock_check, lock_writer, mutex, solver
 from dswin.errors import BadInput, CheckFailed, DswinError, MachineLacks
 
 NAMES = ["_u.v_w-x", "deepspeed-win", "epoch", "rc"]
@@ -63,6 +65,34 @@ def test_a_folder_as_channel(channel: Path, wanted: solver.Wanted, tmp_path: Pat
         or len(os.listdir(made.path.parent)) == 2
     )
     assert b"\r" not in made.path.read_bytes()
+
+
+def test_runs_that_share_a_cache_take_turns(channel: Path, wanted: solver.Wanted, tmp_path: Path) -> None:
+    """Side by side, rattler's readers of one cache now and then ended with SIGBUS, or waited for each other for ever."""
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    said: list[str] = []
+    waits = threading.Event()
+
+    def hear(line: str) -> None:
+        said.append(line)
+        waits.set()
+
+    with ThreadPoolExecutor() as pool:
+        with mutex.hold(cache, "", lambda _: None):
+            running = pool.submit(
+                lock_writer.make,
+                wanted,
+                tmp_path / f"one{lock.SUFFIX}",
+                channel=str(channel),
+                cache=cache,
+                progress=hear,
+            )
+            assert waits.wait(30)
+            assert "waiting for another run" in said[0]
+            assert str(cache) in said[0]
+        running.result(30)
+    assert said[1:] == ["solving small for linux-64"]
 
 
 def test_the_same_lock_has_the_same_bytes(channel: Path, wanted: solver.Wanted, tmp_path: Path) -> None:
