@@ -30,11 +30,11 @@ from .bundle_format import (
     Progress,
     Read,
     copy,
-    dump,
 )
 from .bundle_readme import write_readme
 from .environment import Created
-from .errors import BadInput, CheckFailed
+from .errors import BadInput, CheckFailed, naming
+from .files import to_json
 from .lock import Locked
 from .mirrors import NONE, Mirrors
 from .stored_zip import Member
@@ -115,10 +115,10 @@ def create(
         f"{CHANNEL}/{mirror.LICENCES}": mirror.write_licences({one.place: one.licence for one in found}).encode(),
     }
     for subdir in ("noarch", platform):
-        texts[f"{CHANNEL}/{subdir}/{REPODATA}"] = dump(_make_repodata(subdir, found, digests))
+        texts[f"{CHANNEL}/{subdir}/{REPODATA}"] = to_json(_make_repodata(subdir, found, digests))
     digests |= {name: _digest(text) for name, text in texts.items()}
     bundle_format.check_names(out, [MANIFEST, *digests])
-    manifest = dump(
+    manifest = to_json(
         {
             "schema": bundle_format.SCHEMA,
             "tool": f"dswin {__version__}",
@@ -240,7 +240,7 @@ def _write(out: Path, sources: Mapping[str, Source], digests: Mapping[str, Diges
     out.parent.mkdir(parents=True, exist_ok=True)
     whole = hashlib.sha256()
     members = [Member(name, digests[name].size, digests[name].crc) for name in sources]
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=".bundle-") as scratch:
+    with naming(out), tempfile.TemporaryDirectory(dir=out.parent, prefix=".bundle-") as scratch:
         part = Path(scratch) / out.name
         with part.open("wb") as target:
 

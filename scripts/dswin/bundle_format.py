@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from . import lock, mirror, stored_zip
-from .errors import BadInput, CheckFailed, DswinError, MachineLacks
+from .errors import BadInput, CheckFailed, DswinError, MachineLacks, naming
 from .lock import Lock, Locked
 from .stored_zip import Member
 
@@ -72,11 +72,6 @@ class Digests:
     crc: int
     sha256: str
     md5: str
-
-
-def dump(document: object) -> bytes:
-    """The only way in which a manifest or a repodata is written."""
-    return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
 
 
 def copy(source: IO[bytes], target: IO[bytes] | None, size: int | None = None, also: Any = None) -> Digests:
@@ -213,7 +208,7 @@ def _make_room(path: Path, into: Path | None, size: int) -> Iterator[Path | None
             f"{path.name} needs {size / 1e6:.0f} MB in {into.parent}, where {free / 1e6:.0f} MB are free.",
             fix="Free some space, or name a folder on another disk.",
         )
-    with tempfile.TemporaryDirectory(dir=into.parent, prefix=".unpacking-") as scratch:
+    with naming(into.parent), tempfile.TemporaryDirectory(dir=into.parent, prefix=".unpacking-") as scratch:
         folder = Path(scratch) / into.name
         folder.mkdir()
         yield folder

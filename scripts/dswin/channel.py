@@ -9,13 +9,13 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from conda_package_streaming.package_streaming import stream_conda_info
-from filelock import FileLock
 
+from . import files, mutex
 from .errors import BadInput, CheckFailed
 
 #: The subdirs that this project builds for; noarch must be there in every channel (CEP 26).
@@ -25,6 +25,8 @@ WHEELS = "wheels"
 #: A folder with this file at its root holds packages that fit the machine that made them. It is never to be published.
 FIXTURE_MARK = "BUILD-FIXTURE.txt"
 ENDINGS = (".conda", ".tar.bz2")
+#: What every package says of itself.
+INDEX = "info/index.json"
 #: The requirement of everything that was built in a rehearsal. No machine has this virtual package, so no client installs it.
 REHEARSAL_MARK = "__rehearsal"
 
@@ -46,9 +48,10 @@ def check_folder(channel: Path) -> None:
         )
     if channel.is_symlink() or channel.is_file():
         raise BadInput(
-            f"{channel} is not a folder.", fix="Name a folder for --out, one that is a channel or does not exist."
+            f"{channel} is not a folder.", fix="Name a folder that is a channel, or one that does not exist."
         )
-    if not channel.is_dir() or not any(channel.iterdir()):
+    # Hidden: the lock of a publish, the .git of a site that is a repository.
+    if not channel.is_dir() or all(one.name.startswith(".") for one in channel.iterdir()):
         return
     if (channel / FIXTURE_MARK).exists():
         raise BadInput(
@@ -57,7 +60,7 @@ def check_folder(channel: Path) -> None:
     if not (channel / "noarch" / "repodata.json").is_file():
         raise BadInput(
             f"{channel} is not a conda channel: it has files in it and no noarch/repodata.json.",
-            fix="Name another folder for --out, or an empty one. Nothing was written.",
+            fix="Name another folder, or an empty one. Nothing was written.",
         )
 
 
@@ -108,7 +111,7 @@ def add(channel: Path, packages: Iterable[Path], wheels: Iterable[tuple[str, Pat
     check_folder(channel)
     channel.parent.mkdir(parents=True, exist_ok=True)
     placed = []
-    with _lock(channel), _renew(channel) as new:
+    with hold(channel), _renew(channel) as new:
         for package in packages:
             target = new / read_subdir(package) / package.name
             if target.exists():
@@ -124,55 +127,69 @@ def add(channel: Path, packages: Iterable[Path], wheels: Iterable[tuple[str, Pat
     return placed
 
 
-def reindex(channel: Path) -> int:
+def reindex(channel: Path, url: str = "") -> int:
     """Index an existing channel folder anew, beside itself and moved into place; return how many packages it has.
 
+    :param url: where it is served, for its pages.
     :raises BadInput: there is no folder of a known subdir in it, or a package in it cannot be read.
     """
     if not any((channel / subdir).is_dir() for subdir in SUBDIRS):
         raise BadInput(
             f"{channel} is not a conda channel: it has no {', '.join(SUBDIRS)}.", fix="Name a channel's folder."
         )
-    with _lock(channel), _renew(channel) as new:
-        index(new)
+    with hold(channel), _renew(channel) as new:
+        index(new, url)
         return sum(len(list_archives(new / subdir)) for subdir in SUBDIRS)
 
 
-def index(channel: Path) -> None:
-    """Write repodata.json, repodata.json.zst and run_exports.json for every subdir of a channel folder.
+def index(channel: Path, url: str = "") -> None:
+    """Write every document of a channel folder anew: repodata, run exports, channeldata, pages; and its SHA256SUMS if it has one.
 
-    :raises BadInput: there is a package of a rehearsal in it.
+    :param url: where the channel is served, for the pages.
+    :raises BadInput: there is a package of a rehearsal in it, or one that cannot be read.
+    :raises CheckFailed: a package is not the one that its SHA256SUMS has under that name.
     """
+    from . import channel_data, sums
+
     for subdir in SUBDIRS:
         check_real(list_archives(channel / subdir))
     for subdir in SUBDIRS:
-        if subdir != "noarch" and not (channel / subdir).is_dir():
-            continue
-        index_subdir(channel, subdir, compressed=True)
-        document: dict = {"info": {"subdir": subdir, "version": 1}, "packages": {}, "packages.conda": {}}
-        for package in list_archives(channel / subdir):
-            kind = "packages.conda" if package.suffix == ".conda" else "packages"
-            document[kind][package.name] = {"run_exports": read_run_exports(package)}
-        path = channel / subdir / "run_exports.json"
-        path.unlink(missing_ok=True)
-        path.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="utf-8", newline="\n")
+        if subdir == "noarch" or (channel / subdir).is_dir():
+            index_subdir(channel, subdir, compressed=False)
+    for path, data in channel_data.render(channel_data.describe(channel), url).items():
+        files.write_whole(channel / path, data)
+    if (channel / sums.NAME).is_file():
+        sums.renew(channel)
 
 
 def index_subdir(channel: Path, subdir: str, *, compressed: bool) -> None:
-    """Write repodata.json, and repodata.json.zst if ``compressed``, for one subdir, which is made if it is not there."""
+    """Write repodata.json, and repodata.json.zst if ``compressed``, for one subdir, which is made if it is not there.
+
+    :raises BadInput: a package in it says something that no client can read.
+    """
     import rattler
 
     (channel / subdir).mkdir(parents=True, exist_ok=True)
     # They may be hard links into the channel that is being replaced, and must not be written through.
     for name in ("repodata.json", "repodata.json.zst"):
         (channel / subdir / name).unlink(missing_ok=True)
-    asyncio.run(
-        rattler.index.index_fs(
-            channel, target_platform=rattler.Subdir(subdir), write_zst=compressed, write_shards=False, force=True
+    try:
+        asyncio.run(
+            rattler.index.index_fs(
+                channel, target_platform=rattler.Subdir(subdir), write_zst=compressed, write_shards=False, force=True
+            )
         )
-    )
-    # rattler's scratch folder.
-    shutil.rmtree(channel / ".tmp", ignore_errors=True)
+    except Exception as error:  # rattler has a class for each of its parts, and none for the disk
+        if found := re.search(r"\(os error (\d+)\)", str(error)):
+            number = int(found[1])
+            raise OSError(number, os.strerror(number), str(channel / subdir), number) from error
+        raise BadInput(
+            f"The packages in {subdir} cannot be indexed: {' '.join(str(error).split())}.",
+            fix="`dswin channel check` on the channel names the one; build it again or take it away.",
+        ) from error
+    finally:
+        # rattler's scratch folder.
+        shutil.rmtree(channel / ".tmp", ignore_errors=True)
 
 
 def read_info(package: Path, names: Iterable[str]) -> dict[str, bytes]:
@@ -202,14 +219,36 @@ def stream_info(package: Path, names: Iterable[str]) -> dict[str, bytes]:
     return found
 
 
+def read_documents(package: Path, names: Iterable[str] = ()) -> dict[str, dict]:
+    """Return info/index.json and those of the JSON files ``names`` that an archive has.
+
+    :raises BadInput: the archive cannot be read, or one of them is not what its name says.
+    """
+    try:
+        found = {name: json.loads(data) for name, data in stream_info(package, {INDEX, *names}).items()}
+        index = found[INDEX]
+        texts = [index["name"], index["version"], index["build"], index["subdir"], *index.get("depends", [])]
+        if not all(isinstance(one, dict) for one in found.values()):
+            raise ValueError("a document in it is no JSON object")
+        if not isinstance(index.get("depends", []), list) or not all(
+            isinstance(one, str) and one.strip() for one in texts
+        ):
+            raise ValueError(f"{INDEX} has no text where one must be")
+        return found
+    except Exception as error:  # zipfile, tarfile, zstandard and json each have their own
+        raise BadInput(
+            f"{package} is not a whole conda package: {error}.", fix="Build or download it again."
+        ) from error
+
+
 def read_subdir(package: Path) -> str:
     """Return the subdir that a package says it belongs to."""
-    return json.loads(read_info(package, ["info/index.json"])["info/index.json"])["subdir"]
+    return read_documents(package)[INDEX]["subdir"]
 
 
 def read_depends(package: Path) -> list[str]:
     """Return what a package says that it depends on."""
-    return json.loads(read_info(package, ["info/index.json"])["info/index.json"]).get("depends", [])
+    return read_documents(package)[INDEX].get("depends", [])
 
 
 def check_real(packages: Iterable[Path]) -> None:
@@ -225,9 +264,13 @@ def check_real(packages: Iterable[Path]) -> None:
             )
 
 
-def read_run_exports(package: Path) -> dict:
-    """Return a package's run exports (CEP 12); {} when it has none."""
-    return json.loads(read_info(package, ["info/run_exports.json"]).get("info/run_exports.json", b"{}"))
+def read_name(spec: str) -> str:
+    """The package that a requirement names.
+
+    >>> read_name("conda-forge::pytorch ==2.5.1[build='*cuda12.1*']")
+    'pytorch'
+    """
+    return re.split(r"[\s<>=!~\[]", spec.strip(), maxsplit=1)[0].rpartition("::")[2].lower()
 
 
 def _place(source: Path, target: Path) -> None:
@@ -272,8 +315,10 @@ def _swap(new: Path, channel: Path) -> None:
 
 
 @contextmanager
-def _lock(channel: Path) -> Iterator[None]:
-    with FileLock(channel.parent / f".{channel.name}.lock"):
+def hold(channel: Path, progress: Callable[[str], None] = lambda _: None) -> Iterator[None]:
+    """Keep every other process from putting another folder in the place of ``channel``."""
+    file = channel.parent / f".{channel.name}.lock"
+    with mutex.hold_file(file, f"another run writes to {channel}: waiting for it", progress):
         _clear(channel)
         yield
 

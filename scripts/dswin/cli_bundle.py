@@ -137,8 +137,8 @@ def install_bundle(file: Path, prefix: Path, store: Path | None, as_json: bool) 
 
 def show_warnings(warnings: Iterable[str]) -> None:
     """Print them for a person."""
-    from . import cli
+    from . import cli, errors
 
     for warning in warnings:
         cli.console.print("[bold yellow]warning:[/bold yellow]", end=" ")
-        cli.console.print(warning, markup=False)
+        cli.console.print(errors.show_text(warning), markup=False)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import Any
 
 from rattler import BuildString, MatchSpec, PackageRecord
 
-from . import archives, contents
+from . import archives, contents, files, sums
 from . import channel as channels
 from .errors import BadInput, CheckFailed
 from .lock import Lock, Locked
@@ -200,6 +198,8 @@ def _read_index(package: Locked, path: Path) -> Mapping[str, Any]:
         contents.make_record(index)
         for text in (*(index.get("depends") or ()), *(index.get("constrains") or ())):
             MatchSpec(text)
+    except OSError:  # of the system, where the record is written
+        raise
     except Exception as error:  # rattler has many of its own; its indexer would end in one of them, with no name
         raise CheckFailed(
             f"{package.fn} has metadata that no solver can read: {error}.", fix="Lock another build of it."
@@ -224,7 +224,7 @@ def find_unmet(closure: Sequence[Archive]) -> list[str]:
     for archive in closure:
         for key in ("depends", "constrains"):
             for text in archive.index.get(key) or []:
-                name = re.split(r"[\s<>=!~\[]", text.strip(), maxsplit=1)[0].rpartition("::")[2].lower()
+                name = channels.read_name(text)
                 record = records.get(name)
                 if name.startswith("__") or (record is None and key == "constrains"):
                     continue
@@ -272,14 +272,13 @@ def _is_indexed(channel: Path, found: Iterable[Archive]) -> bool:
 
 
 def _write_licences(channel: Path) -> None:
-    """Write the list beside the subdirs, in one piece."""
+    """Write the list beside the subdirs, in one piece; the folder's SHA256SUMS too, if it has one."""
     licences = {
         where: str(record.get("license") or "none named") for where, record in channels.list_records(channel).items()
     }
-    with tempfile.TemporaryDirectory(dir=channel.parent, prefix=f".{channel.name}-licences-") as scratch:
-        path = Path(scratch) / LICENCES
-        path.write_text(write_licences(licences), encoding="utf-8", newline="\n")
-        os.replace(path, channel / LICENCES)
+    files.write_whole(channel / LICENCES, write_licences(licences))
+    if (channel / sums.NAME).is_file():
+        sums.renew(channel)
 
 
 def _count(number: int) -> str:

@@ -67,7 +67,10 @@ def read(path: Path) -> Mirrors:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror}.", fix=f"Name a {FILE}.") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # TOMLDecodeError, no UTF-8, a number of 5,000 digits; lists in lists in lists
         raise BadInput(f"{path} is not TOML: {error}.", fix="Correct it.") from error
     found = NONE
     entries = document.get("mirror")

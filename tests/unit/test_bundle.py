@@ -22,8 +22,9 @@ from hypothesis import strategies as st
 import making
 from dswin import bundle, bundle_format, stored_zip
 from dswin import lock as locks
-from dswin.bundle_format import LOCK, MANIFEST, PACKAGES, dump
+from dswin.bundle_format import LOCK, MANIFEST, PACKAGES
 from dswin.errors import BadInput, CheckFailed, MachineLacks
+from dswin.files import to_json
 from dswin.stored_zip import Member
 from making import File, make_package, serve
 
@@ -99,7 +100,7 @@ def seal(members: Members, fields: dict | None = None) -> Members:
     }
     document["lock"]["sha256"] = hashlib.sha256(rest.get(LOCK, b"")).hexdigest()
     document.update(fields or {})
-    return {MANIFEST: dump(document), **rest}
+    return {MANIFEST: to_json(document), **rest}
 
 
 def list_tree(folder: Path) -> dict[str, bytes]:
@@ -254,7 +255,7 @@ def claim(name: str, **fields: object) -> Callable[[Members], Members]:
     def change(members: Members) -> Members:
         document = json.loads(members[MANIFEST])
         document["members"].setdefault(name, {}).update(fields)
-        return {**members, MANIFEST: dump(document)}
+        return {**members, MANIFEST: to_json(document)}
 
     return change
 
@@ -267,7 +268,7 @@ def other_hash(data: bytes) -> bytes:
     document = json.loads(data)
     for record in document["packages.conda"].values():
         record["sha256"] = "0" * 64
-    return dump(document)
+    return to_json(document)
 
 
 #: Each with a zip of our own form around it: (what was done, what the error must name).

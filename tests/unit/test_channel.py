@@ -201,13 +201,14 @@ def test_what_follows_info_is_not_unpacked(tmp_path: Path) -> None:
     with tarfile.open(package, "w:bz2") as archive:
         for member in ("info/index.json", "lib/huge.bin"):
             entry = tarfile.TarInfo(member)
-            content = b'{"subdir": "win-64"}' if member.startswith("info") else os.urandom(4_000_000)
+            about = b'{"name": "big", "version": "1.0", "build": "0", "subdir": "win-64"}'
+            content = about if member.startswith("info") else os.urandom(4_000_000)
             entry.size = len(content)
             archive.addfile(entry, io.BytesIO(content))
     # Half of the archive is enough to read its metadata from.
     package.write_bytes(package.read_bytes()[: package.stat().st_size // 2])
     assert channel.read_subdir(package) == "win-64"
-    assert channel.read_run_exports(package) == {}
+    assert channel.read_documents(package, ["info/run_exports.json"]).keys() == {"info/index.json"}
 
 
 @pytest.mark.parametrize("moved", [True, False])
@@ -221,3 +222,29 @@ def test_what_a_killed_process_left_is_put_right(tmp_path: Path, moved: bool) ->
     channel.add(out, [make_package(tmp_path / "made", 1)])
     assert len(channel.list_packages(out, "tiny")) == 2
     assert [p.name for p in tmp_path.iterdir() if "-new-" in p.name] == []
+
+
+def test_a_package_that_rattler_cannot_index_is_refused_and_nothing_changes(tmp_path: Path) -> None:
+    from making import make_package as make
+
+    out = tmp_path / "channel"
+    channel.add(out, [make(tmp_path / "made", "good").path])
+    before = sorted(out.rglob("*"))
+    odd = make(tmp_path / "made", "odd", info={"run_exports.json": {"weak": "no list"}})
+    with pytest.raises(BadInput, match="noarch cannot be indexed") as error:
+        channel.add(out, [odd.path])
+    assert "check" in error.value.fix
+    assert sorted(out.rglob("*")) == before
+
+
+def test_a_full_disk_under_rattler_is_an_error_of_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import rattler
+
+    async def fail(*arguments: object, **options: object) -> None:
+        raise RuntimeError("Unexpected (temporary) at write => no storage space, source: No space left (os error 28)")
+
+    out = tmp_path / "channel"
+    monkeypatch.setattr(rattler.index, "index_fs", fail)
+    with pytest.raises(OSError, match="No space left") as error:
+        channel.index_subdir(out, "noarch", compressed=False)
+    assert error.value.errno == 28

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import rattler
 import making
 from dswin import channel as channels
 from dswin import lock as locks
-from dswin import mirror, solver
+from dswin import mirror, solver, sums
 from dswin.errors import BadInput, CheckFailed, DswinError, MachineLacks
 from making import Made, make_package, serve
 
@@ -371,3 +372,13 @@ def test_a_folder_that_is_no_channel_is_left_alone(world: World) -> None:
     with serve(world.root) as server, pytest.raises(BadInput, match="not a conda channel"):
         mirror.mirror(world.lock(server.url, "linux-64"), world.ours, world.store)
     assert list_tree(world.ours) == {"thesis.docx": b"mine"}
+
+
+def test_a_folder_with_a_list_of_sums_keeps_it_right(world: World) -> None:
+    with serve(world.root) as served:
+        mirror.mirror(world.lock(served.url, "linux-64"), world.ours, world.store)
+        (world.ours / "SHA256SUMS").write_bytes(b"")
+        mirror.mirror(world.lock(served.url, "win-64"), world.ours, world.store)
+    before = sums.read(world.ours / "SHA256SUMS")
+    assert before.keys() == set(sums.list_files(world.ours))
+    assert before["licences.txt"] == hashlib.sha256((world.ours / "licences.txt").read_bytes()).hexdigest()
