@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,6 +58,15 @@ def check(path: Path, source: Source) -> None:
         )
 
 
+def download(wanted: Sequence[str], folder: str) -> tuple[int, str]:
+    """Let pip download an sdist of DeepSpeed into ``folder``; it runs setup.py for the metadata. Return its code and all it said.
+
+    :param wanted: what to download, as pip's arguments.
+    """
+    options = ["--no-deps", "--no-binary", "deepspeed", "--no-build-isolation", "--dest", folder]
+    return run_pip(["download", *options, *wanted], {"DS_ACCELERATOR": "cpu"})
+
+
 def fetch(source: Source, cache: Path, progress: Callable[[str], None]) -> Path:
     """Return the sdist, from ``cache`` or by pip, so that the user's own index or mirror serves it.
 
@@ -75,10 +84,7 @@ def fetch(source: Source, cache: Path, progress: Callable[[str], None]) -> Path:
     with tempfile.TemporaryDirectory(dir=cache, prefix="scratch-") as scratch:
         requirement = Path(scratch) / "requirements.txt"
         requirement.write_text(f"deepspeed=={source.version} --hash=sha256:{source.sha256}\n", encoding="utf-8")
-        options = ["--no-deps", "--no-binary", "deepspeed", "--no-build-isolation", "--require-hashes"]
-        code, log = run_pip(
-            ["download", *options, "--requirement", str(requirement), "--dest", scratch], {"DS_ACCELERATOR": "cpu"}
-        )
+        code, log = download(["--require-hashes", "--requirement", str(requirement)], scratch)
         if code:
             if "DO NOT MATCH THE HASHES" in log:
                 raise CheckFailed(
