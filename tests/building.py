@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -24,6 +25,19 @@ class Build:
     wheel: Path
     channels: list[str]
     ops: list[dict]
+
+
+def build(out: Path, *options: str, timeout: float = 1800) -> Build:
+    """Build a CPU package into a channel, with the recipe's tests passed."""
+    done = run_dswin("build", "--variant", "cpu", "--out", str(out), "--json", *options, timeout=timeout)
+    assert done.returncode == 0, done.stderr[-4000:]
+    document = json.loads(done.stdout)
+    return Build(out, Path(document["package"]), Path(document["wheel"]), document["channels"], document["ops"])
+
+
+def build_for_windows(out: Path, msvc: Path) -> Build:
+    """The same for Windows, under Wine. :param msvc: the folder of Microsoft's compiler."""
+    return build(out, "--target", "win-64", "--deps", "pypi", "--msvc", str(msvc), timeout=3600)
 
 
 def run_dswin(*arguments: str, timeout: float = 1800, **variables: str) -> subprocess.CompletedProcess[str]:

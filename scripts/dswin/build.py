@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import re
 import shutil
 import urllib.error
 import urllib.request
@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 from conda_package_streaming.package_streaming import stream_conda_component
-from filelock import FileLock
 
-from . import binaries, channel, job, ops, source, wheelhouse, worker
+from . import binaries, channel, job, mutex, ops, pins, reproducible, source, wheelhouse, worker
 from .errors import BadInput, CheckFailed, MachineLacks
 from .machine import Here, Machine, check_target, open_machine
 
@@ -112,6 +111,25 @@ def next_number(out: Path, recipe: Path, platform: str, variant: Variant) -> int
     return max(taken, default=-1) + 1
 
 
+def give_number(out: Path, recipe: Path, platform: str, variant: Variant, number: int | None) -> tuple[Variant, int]:
+    """Return the variant under a build number, by default the next, and that number.
+
+    :raises BadInput: the channel ``out`` has a package of that number.
+    """
+    if number is None:
+        number = next_number(out, recipe, platform, variant)
+    numbered = Variant(variant.keys, f"{variant.build_string.rsplit('_', 1)[0]}_{number}")
+    if any(
+        record["build"] == numbered.build_string and record["subdir"] == platform
+        for record in channel.list_packages(out, NAME)
+    ):
+        raise BadInput(
+            f"{out} has {NAME} {numbered.build_string} already, and a published file name is never replaced.",
+            fix="Leave --build-number out to take the next one, or name another folder with --out.",
+        )
+    return numbered, number
+
+
 def is_reachable(name: str, timeout: float = 8.0) -> bool:
     """Say whether the conda channel ``name`` answers within ``timeout`` seconds."""
     request = urllib.request.Request(f"{CHANNEL_ALIAS}/{name}/noarch/repodata.json.zst", method="HEAD")
@@ -182,6 +200,18 @@ def check_space(folder: Path) -> None:
         )
 
 
+def check_name(folder: Path) -> None:
+    """Make sure that compilers can be told of a folder on Linux, where their flags are one variable, divided by spaces.
+
+    :raises BadInput: its path has a space in it.
+    """
+    if re.search(r"\s", str(folder)):
+        raise BadInput(
+            f"{folder} has a space in its path, and the compiler's flags cannot name such a folder.",
+            fix="Set the variable DSWIN_CACHE to a folder without one; packages and channels may lie anywhere.",
+        )
+
+
 def compile_package(
     recipe: Path,
     sdist: Path,
@@ -198,11 +228,14 @@ def compile_package(
 
     :raises CheckFailed: the build failed.
     """
+    # A copy: the builder packs all that lies in the recipe's folder, caches of Python too.
+    pins.copy(recipe, work / "recipe")
+    shutil.copyfile(sdist, work / sdist.name)
     # Relative to the recipe, so that no path of this machine is recorded in the package.
-    environment = {**environment, "DEEPSPEED_SDIST": os.path.relpath(sdist, recipe)}
+    environment = {**environment, "DEEPSPEED_SDIST": f"../{sdist.name}"}
     what = {
         "do": "build",
-        "recipe": machine.name(recipe),
+        "recipe": machine.name(work / "recipe"),
         "platform": platform,
         "variant": variant.keys,
         "channels": name_channels(channels, machine),
@@ -281,7 +314,7 @@ def inspect(
 
 
 @contextmanager
-def work_folder(parent: Path, variant: Variant) -> Iterator[Path]:
+def work_folder(parent: Path, variant: Variant, progress: Progress) -> Iterator[Path]:
     """Give an empty folder for one build, and take it away afterwards.
 
     Its name is the same each time, since the compiler cache knows files by their paths; a second build of the same variant
@@ -289,7 +322,7 @@ def work_folder(parent: Path, variant: Variant) -> Iterator[Path]:
     """
     work = parent / variant.build_string.rsplit("_", 1)[0]
     work.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(work.with_suffix(".lock")):
+    with mutex.hold_file(work.with_suffix(".lock"), f"waiting for another build of {work.name}", progress):
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
         try:
@@ -324,31 +357,26 @@ def build(
     check_target(platform)
     channel.check_folder(out)
     chosen = choose(recipe, platform, variant, python)
-    if number is None:
-        number = next_number(out, recipe, platform, chosen)
-        if number:
-            progress(f"{out.name} has this version already: building it as number {number}")
-    environment = {"DSWIN_BUILD_NUMBER": str(number), "DSWIN_REQUIRE_GPU": "1" if require_gpu else "0"}
-    chosen = Variant(chosen.keys, f"{chosen.build_string.rsplit('_', 1)[0]}_{number}")
-    if any(
-        record["build"] == chosen.build_string and record["subdir"] == platform
-        for record in channel.list_packages(out, NAME)
-    ):
-        raise BadInput(
-            f"{out} has {NAME} {chosen.build_string} already, and a published file name is never replaced.",
-            fix="Leave --build-number out to take the next one, or name another folder with --out.",
-        )
+    give_number(out, recipe, platform, chosen, number)
+    if platform == "linux-64":
+        check_name(cache)
     cache.mkdir(parents=True, exist_ok=True)
     check_space(cache)
     with open_machine(platform, cache, msvc, progress) as machine:
         sdist = source.fetch(source.read(recipe), cache / "source", progress)
         channels = find_deps(deps, cache, recipe, platform, chosen, machine, progress)
-        with work_folder(machine.work, chosen) as work:
+        with work_folder(machine.work, chosen, progress) as work:
+            # Now: another build may have taken the next number while this one waited.
+            chosen, number = give_number(out, recipe, platform, chosen, number)
+            if number:
+                progress(f"{out.name} has this version already: building it as number {number}")
+            environment = {"DSWIN_BUILD_NUMBER": str(number), "DSWIN_REQUIRE_GPU": "1" if require_gpu else "0"}
             package, wheel = compile_package(
                 recipe, sdist, platform, chosen, channels, machine, work, cache, environment, progress
             )
             progress("looking into the ops")
             inside = inspect(package, recipe, platform, chosen, machine, work)
+            reproducible.settle(package, reproducible.read_epoch(recipe))
             progress("testing the package in fresh environments")
             test_package(package, [work, *channels], machine, cache, progress)
             [placed] = channel.add(out, [package], [(chosen.build_string, wheel)])

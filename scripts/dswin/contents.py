@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 import json
 import re
 import shlex
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from conda_package_streaming.package_streaming import stream_conda_component
 
 from .channel import stream_info
+from .digests import hash_bytes
 from .errors import CheckFailed
 from .lock import Locked
 
@@ -65,10 +65,11 @@ def read(package: Locked, archive: Path) -> Contents:
     try:
         info = stream_info(archive, _INFO)
         index = json.loads(info["info/index.json"])
-        found = (index["name"], str(index["version"]), index["build"])
+        found = (str(index["name"]), str(index["version"]), str(index["build"]))
         entries = _read_paths(archive, info.get("info/paths.json"))
         noarch = json.loads(info.get("info/link.json", b"{}")).get("noarch") or {}
         commands = tuple(noarch.get("entry_points") or ())
+        _check_texts(index, entries, commands)
     except Exception as error:  # zipfile, tarfile, zstandard and json each have their own
         raise CheckFailed(
             f"{package.fn} is not a whole conda package: {error!r}.",
@@ -91,18 +92,31 @@ def read(package: Locked, archive: Path) -> Contents:
     return Contents(archive, index, entries, commands)
 
 
+def _check_texts(index: Mapping[str, Any], entries: Iterable[Entry], commands: Iterable[object]) -> None:
+    """:raises ValueError: something is no text of which paths and names are made."""
+    texts = {"subdir": [index.get("subdir", "")], "entry_points": [*commands]}
+    texts["paths"] = [text for one in entries for text in vars(one).values()]
+    for key, values in texts.items():
+        if not all(isinstance(one, str) for one in values):
+            raise ValueError(f"its {key} hold something that is no text")
+        "".join(values).encode()  # raises where JSON had half a letter, which no path has
+
+
 def make_record(index: Mapping[str, object], **known: Any) -> PackageRecord:
     """Rattler's record of an archive's own metadata, which it takes from a file only.
 
     :param known: what the metadata do not have: ``size``, ``sha256``, ``md5``.
-    :raises Exception: of many kinds, when rattler cannot read it.
+    :raises ValueError: rattler cannot read it.
     """
     import rattler
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "index.json"
         file.write_text(json.dumps(index), encoding="utf-8")
-        return rattler.PackageRecord.from_index_json(file, **known)
+        try:
+            return rattler.PackageRecord.from_index_json(file, **known)
+        except Exception as error:  # OSError for a missing field, others for a malformed version
+            raise ValueError(str(error)) from error
 
 
 def read_members(archive: Path, paths: Iterable[str]) -> dict[str, bytes]:
@@ -147,7 +161,7 @@ def _read_old(archive: Path) -> Iterator[Entry]:
         elif not member.name.startswith("info/") and not member.isdir():
             data = b"" if member.issym() else tar.extractfile(member).read()
             kind = "softlink" if member.issym() else "hardlink"
-            seen.append((member.name, kind, hashlib.sha256(data).hexdigest()))
+            seen.append((member.name, kind, hash_bytes(data)))
     for path, kind, sha256 in seen:
         yield Entry(path, kind, sha256, *replaced.get(path, ("", "")))
 
@@ -218,7 +232,7 @@ def _replace_in_strings(data: bytes, old: bytes, new: bytes) -> bytes:
 def _rewrite_shebang(line: bytes, old: bytes, new: bytes) -> Iterator[bytes]:
     """The ways around a prefix that is too long for a shebang, or has a space in it: by the shell, or by env."""
     program, _, options = line[2:].strip().partition(b" ")
-    options = b" " + options if options else b""
+    options = b" " + options.replace(old, new) if options else b""
     path = program.replace(old, new)
     yield b"#!/bin/sh\n'''exec' \"" + path + b'"' + options + b' "$0" "$@" #\'\'\''
     yield b"#!/bin/sh\n'''exec' \"" + path.replace(b" ", b"\\ ") + b'"' + options + b' "$0" "$@" #\'\'\''
@@ -258,7 +272,3 @@ def _cuts_ending(statement: ast.stmt) -> bool:
     *texts, subject = statement.value.args
     names = [ast.unparse(one) for one in (*statement.targets, statement.value.func, subject)]
     return names == ["sys.argv[0]", "re.sub", "sys.argv[0]"] and all(isinstance(one, ast.Constant) for one in texts)
-
-
-def hash_of(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from conda_package_streaming.package_streaming import stream_conda_component
 
-from building import PYTHON, ROOT, Build, run_dswin
+from building import PYTHON, ROOT, Build, build, run_dswin
 from dswin import channel, ops
+from dswin.digests import hash_file
 from training import train
 
 TAG = PYTHON.replace(".", "")
@@ -103,6 +104,13 @@ def test_a_required_gpu_that_is_not_there_fails_the_package(built: Build) -> Non
     assert done.returncode == 1
     assert "a GPU is required and cannot be used" in done.stderr
     assert sorted(p.relative_to(built.out) for p in built.out.rglob("*")) == before
+
+
+def test_a_second_build_is_the_same_files(built: Build, tmp_path: Path) -> None:
+    again = build(tmp_path / "another channel")
+    for one, other in ((built.package, again.package), (built.wheel, again.wheel)):
+        assert one != other
+        assert hash_file(one) == hash_file(other), one.name
 
 
 def test_a_build_number_that_is_taken_is_refused_at_once(built: Build) -> None:

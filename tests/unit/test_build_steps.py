@@ -107,6 +107,13 @@ building 'deepspeed.ops.lion.cpu_lion_op' extension
 """
 
 
+def test_a_folder_with_a_space_is_refused_before_a_compiler_meets_it(tmp_path: Path) -> None:
+    build.check_name(tmp_path)
+    with pytest.raises(BadInput, match="has a space in its path") as caught:
+        build.check_name(tmp_path / "my models" / ".dswin")
+    assert "DSWIN_CACHE" in str(caught.value.fix)
+
+
 def use_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     program = tmp_path / "worker.py"
     program.write_text(code)
@@ -147,6 +154,37 @@ def test_the_last_words_are_the_failure_and_not_the_script(tmp_path: Path) -> No
     words = job.find_last_words(lines)
     assert "error LNK2019" in words[12]
     assert not [line for line in words if "ds_variant" in line or "a comment" in line or "aio" in line]
+
+
+def test_the_builder_sees_the_recipe_without_what_python_leaves_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It packs all that lies there: a doctor or a test that ran before would change the package's bytes."""
+    recipe, work, sdist = tmp_path / "recipe", tmp_path / "work", tmp_path / "another folder" / "deepspeed-1.tar.gz"
+    for file in (
+        recipe / "recipe.yaml",
+        recipe / "tests/__pycache__/train.pyc",
+        recipe / "__pycache__/jobs.pyc",
+        sdist,
+    ):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("x")
+    seen: list[str] = []
+
+    def run(what: dict, machine: Here, log: Path, cache: Path, environment: dict[str, str], _: object) -> dict:
+        folder = Path(what["recipe"])
+        seen.extend(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
+        assert (folder / environment["DEEPSPEED_SDIST"]).read_text() == "x"
+        assert not Path(environment["DEEPSPEED_SDIST"]).is_absolute()
+        wheel = work / "bld/a/work/dist/x.whl"
+        wheel.parent.mkdir(parents=True)
+        wheel.touch()
+        return {"package": "x.conda"}
+
+    monkeypatch.setattr(job, "run", run)
+    work.mkdir()
+    build.compile_package(recipe, sdist, "linux-64", CPU, [], Here(tmp_path), work, tmp_path, {}, lambda _: None)
+    assert seen == ["recipe.yaml"]
 
 
 def test_a_disk_that_fills_up_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
