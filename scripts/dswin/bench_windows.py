@@ -1,8 +1,10 @@
-"""The contenders of the optimizer's benchmark on Windows, under Wine: our op, and those of the official wheels, each with the
-torch that it was built for."""
+"""The contenders of the optimizer's benchmark on Windows, under Wine: our op, the same source compiled as upstream did, and the
+ops of the official wheels, each with the torch that it was built for."""
 
 from __future__ import annotations
 
+import shutil
+import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Sequence
@@ -10,7 +12,7 @@ from pathlib import Path
 
 from conda_package_streaming.package_streaming import stream_conda_component
 
-from . import bench, channel
+from . import bench, channel, source
 from .bench import Contender
 from .build import NAME
 from .errors import BadInput
@@ -30,6 +32,22 @@ _MKL = ("mkl==2021.4.0", "intel-openmp==2021.4.0", "tbb==2021.*")
 OURS = "2.5.1"
 #: Official wheels of DeepSpeed for Windows, with the torch that each was built for (torch_info in the wheel).
 OFFICIAL = {"0.16.5": "2.6.0", "0.14.5": "2.3.1"}
+
+
+UPSTREAM = "upstream's flags"
+#: What its setup.py gave MSVC for this op up to 0.19.7, beside what setuptools and torch give. cl ignores the first two, and for
+#: want of the macro ``or`` drops the vector code. In 0.19.8 -Wno-reorder joined them, at which cl stops (D8021).
+UPSTREAM_FLAGS = ("-march=native", "-fopenmp", "-D__AVX256__", "-D__DISABLE_CUDA__")
+#: Without ninja, torch 2.5 hands flags to the compiler's class of that time.
+_SETUPTOOLS = ["setuptools==75.8.2"]
+_SETUP = """
+import sys
+from setuptools import setup
+from torch.utils.cpp_extension import BuildExtension, CppExtension
+sources = ["csrc/adam/cpu_adam.cpp", "csrc/adam/cpu_adam_impl.cpp"]
+op = CppExtension("cpu_adam_op", sources, include_dirs=["csrc/includes"], extra_compile_args=sys.argv.pop().split())
+setup(name="cpu_adam_op", ext_modules=[op], cmdclass={"build_ext": BuildExtension.with_options(use_ninja=False)})
+"""
 
 
 def find_ours(out: Path, folder: Path) -> Path:
@@ -71,6 +89,33 @@ def find_official(version: str, folder: Path) -> Path:
     return target
 
 
+def build_upstream(machine: UnderWine, recipe: Path, packages: Path, cache: Path, progress: Progress) -> Path:
+    """Compile the op from the recipe's source, without its patches, as upstream last could.
+
+    :param packages: the folder of the torch to compile for. :param cache: its folder ``upstream-VERSION`` keeps the result.
+    :raises CheckFailed: it does not compile.
+    """
+    wanted = source.read(recipe)
+    kept = cache / f"upstream-{wanted.version}"
+    if found := list(kept.glob("cpu_adam_op.*")):
+        return found[0]
+    sdist = source.fetch(wanted, cache / "source", progress)
+    tools = keep_packages(machine.host, machine.python, cache, "setuptools", _SETUPTOOLS, progress)
+    progress("compiling cpu_adam as upstream did")
+    machine.work.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=machine.work) as scratch, tarfile.open(sdist) as archive:
+        archive.extractall(scratch, filter="data")
+        tree = Path(scratch) / sdist.name.removesuffix(".tar.gz")
+        (tree / "build_op.py").write_text(_SETUP, encoding="utf-8")
+        python: Path | str = machine.python / "python.exe"
+        command = [python, "build_op.py", "-q", "build_ext", "--inplace", " ".join(UPSTREAM_FLAGS)]
+        environment = {"PYTHONPATH": ";".join(map(machine.name, (tools, packages)))}
+        machine.host.check(command, cwd=tree, env=environment, timeout=1800)
+        [built] = tree.glob("cpu_adam_op.*.pyd")
+        kept.mkdir(parents=True, exist_ok=True)
+        return Path(shutil.move(built, kept / built.name))
+
+
 def install_torch(machine: UnderWine, version: str, cache: Path, progress: Progress) -> Path:
     """Return a folder, for PYTHONPATH, with a CPU torch for the Windows Python of ``machine``."""
     wanted = [f"torch=={version}", *_TORCH_NEEDS, *(_MKL if version.startswith("2.3.") else ())]
@@ -78,10 +123,11 @@ def install_torch(machine: UnderWine, version: str, cache: Path, progress: Progr
 
 
 def choose(
-    machine: UnderWine, out: Path, cache: Path, more: Sequence[tuple[str, Path]], progress: Progress
+    machine: UnderWine, recipe: Path, out: Path, cache: Path, more: Sequence[tuple[str, Path]], progress: Progress
 ) -> list[Contender]:
-    """Return the contenders: ours, the official ones that this processor can run, more ops, torch's step and the memory.
+    """Return the contenders: ours, upstream's, the official ones that this processor can run, more ops, torch's and the memory.
 
+    :param recipe: names the source of upstream's.
     :param out: the channel folder with our package.
     :param more: (name, file) of other ops that were built for torch 2.5.
     """
@@ -98,15 +144,17 @@ def choose(
             # Wine 8 lacks what newer OpenMP runtimes of Intel ask Windows for.
             **({} if torch == OURS else {"KMP_AFFINITY": "disabled"}),
         }
-        command = [str(machine.host.wine.program), machine.name(machine.python / "python.exe")]
+        command = [*machine.host.wine.command, machine.name(machine.python / "python.exe")]
         script = machine.name(bench.SCRIPT)
         return Contender(name, command, kind, machine.name(op) if op else "", script, environment)
 
-    chosen = [make("deepspeed-win", OURS, "op", find_ours(out, folder))]
-    for version, torch in OFFICIAL.items():
+    ours, torch = find_ours(out, folder), install_torch(machine, OURS, cache, progress)
+    upstream = build_upstream(machine, recipe, torch, cache, progress)
+    chosen = [make("deepspeed-win", OURS, "op", ours), make(UPSTREAM, OURS, "op", upstream)]
+    for version, its_torch in OFFICIAL.items():
         if version == "0.14.5" and not describe_cpu()["avx512"]:
             progress(f"official {version} is left out: it holds AVX-512 code, which this processor cannot run")
             continue
-        chosen.append(make(f"official {version}", torch, "op", find_official(version, cache / version)))
+        chosen.append(make(f"official {version}", its_torch, "op", find_official(version, cache / version)))
     chosen += [make(name, OURS, "op", file) for name, file in more]
     return [*chosen, make(bench.TORCH_FUSED, OURS, "torch-fused"), make(bench.MEMORY, OURS, "memory")]
