@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -17,6 +19,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from . import __version__, errors
+from .errors import show_text
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "recipe"
@@ -27,12 +30,29 @@ CACHE = Path(os.environ.get("DSWIN_CACHE") or ROOT / ".dswin").absolute()
 console = Console(stderr=True, highlight=False, soft_wrap=True, width=None if sys.stderr.isatty() else 120)
 
 
+#: How an error begins that nobody foresaw.
+FAULT = "This is a fault of dswin"
+#: What the system says of a path that is not what the command needs; no right and no space would help.
+BAD_NAMES = (
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EEXIST,
+    errno.ENOTEMPTY,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+    errno.EINVAL,
+)
+
+
 def show_progress() -> Callable[[str], None]:
     """Return a function that prints one line a step, with the seconds since the start."""
     start = time.monotonic()
 
     def report(message: str) -> None:
-        console.print(f"[dim]{time.monotonic() - start:6.1f} s[/dim]  {escape(message)}", markup=True)
+        console.print(
+            f"[dim]{time.monotonic() - start:6.1f} s[/dim]  {escape(show_text(message.expandtabs()))}", markup=True
+        )
 
     return report
 
@@ -286,7 +306,7 @@ def bench_cpu_adam(
                 raise errors.BadInput("--target is for Linux with Wine.", fix="Give --python FILE.")
             windows.host.start()
             more = [(name, Path(op)) for name, _, op in against]
-            document = measure(bench_windows.choose(windows, out.absolute(), CACHE / "bench", more, progress))
+            document = measure(bench_windows.choose(windows, RECIPE, out.absolute(), CACHE / "bench", more, progress))
     if json_file:
         json_file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     if plot_file:
@@ -297,16 +317,6 @@ def bench_cpu_adam(
 @dswin.group()
 def channel() -> None:
     """A conda channel in a folder."""
-
-
-@channel.command("index")
-@click.argument("folder", type=click.Path(path_type=Path))
-def index_channel(folder: Path) -> None:
-    """Write repodata.json, repodata.json.zst and run_exports.json anew from the packages in FOLDER."""
-    from . import channel as channels
-
-    count = channels.reindex(folder.absolute())
-    click.echo(f"{folder}: {count} packages indexed")
 
 
 @dswin.command("binaries")
@@ -324,46 +334,97 @@ def show_binaries(files: tuple[Path, ...], as_json: bool) -> None:
 
 
 # At the end: these modules use what stands above.
-from . import cli_bundle, cli_channel, cli_env, cli_lock  # noqa: E402
+from . import cli_bundle, cli_channel, cli_doctor, cli_env, cli_explain, cli_lock, cli_upgrade, cli_verify  # noqa: E402
 
-for command in (cli_bundle.bundle, cli_env.env, cli_lock.lock):
+for command in (
+    cli_bundle.bundle,
+    cli_doctor.doctor,
+    cli_env.env,
+    cli_explain.explain,
+    cli_lock.lock,
+    cli_upgrade.upgrade,
+    cli_verify.verify,
+):
     dswin.add_command(command)
-channel.add_command(cli_channel.mirror_lock)
+for command in (
+    cli_channel.index_channel,
+    cli_channel.check_channel,
+    cli_channel.mirror_lock,
+    cli_channel.publish_channel,
+):
+    channel.add_command(command)
 
 
 def report(error: errors.DswinError) -> None:
-    """Print an error for a person: what, what the log says, what to do."""
+    """Print an error for a person: what, what the log says, what to do; nothing in it that a terminal obeys."""
     console.print("[bold red]error:[/bold red]", end=" ")
-    console.print(error.what, markup=False)
+    console.print(show_text(error.what), markup=False)
     if error.log:
-        console.print(error.log, markup=False, style="dim")
+        console.print(show_lines(error.log), markup=False, style="dim")
     console.print("[bold]what to do:[/bold]", end=" ")
-    console.print(error.fix, markup=False)
+    console.print(show_lines(error.fix), markup=False)
+
+
+def show_lines(text: str) -> str:
+    """As :func:`errors.show_text`, with its lines kept."""
+    return "\n".join(map(show_text, text.splitlines()))
+
+
+def translate(error: OSError) -> errors.DswinError:
+    """Return what the system refused as an error that a user can act on: the disk, the rights, or a name that cannot be."""
+    where = f": {os.fsdecode(error.filename)}" if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        written = f" {os.fsdecode(error.filename)} was being written." if error.filename else ""
+        return errors.MachineLacks(
+            f"The disk is full.{written}",
+            fix="Free some space, also where temporary files lie (TMPDIR), and run again.",
+        )
+    what = f"{error.strerror or error}{where}."
+    if error.errno in BAD_NAMES and not error.filename:  # tempfile's: it could write into none of those that it names
+        return errors.MachineLacks(what, fix="Free some space, or set TMPDIR to a folder on another disk.")
+    if error.errno in BAD_NAMES:
+        return errors.BadInput(what, fix="Name another one.")
+    return errors.MachineLacks(what, fix="Check that folder's permissions.")
+
+
+def find_place(error: BaseException) -> str:
+    """Return where in dswin something was raised, for those who mend it."""
+    frames = [
+        one for one in traceback.extract_tb(error.__traceback__) if Path(one.filename).parent == Path(__file__).parent
+    ]
+    return f"in {frames[-1].name}, {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code; no traceback reaches a user unless DSWIN_DEBUG is set."""
     try:
-        return dswin.main(args=arguments, prog_name="dswin", standalone_mode=False) or 0
+        code = dswin.main(args=arguments, prog_name="dswin", standalone_mode=False) or 0
+        with errors.naming("standard output"):
+            sys.stdout.flush()
+        return code
     except errors.DswinError as error:
         report(error)
         return error.exit_code
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.ClickException as error:
-        error.show()
+        said = io.StringIO()
+        error.show(said)
+        click.echo(show_lines(said.getvalue()), err=True)
         return errors.BadInput.exit_code
     except (KeyboardInterrupt, click.Abort):
-        console.print("interrupted; nothing was added to the channel")
+        console.print("interrupted; the same command again goes on or starts anew")
         return errors.INTERRUPTED
-    except OSError as error:
+    except Exception as error:
         if os.environ.get("DSWIN_DEBUG"):
             raise
-        full = error.errno == errno.ENOSPC
-        what = "The disk is full." if full else f"{error.strerror or error}: {error.filename or ''}".rstrip(": ")
-        report(
-            errors.MachineLacks(
-                what, fix="Free some space and run again." if full else "Check that folder's permissions."
+        if isinstance(error, OSError):
+            refused = translate(error)
+        else:
+            refused = errors.DswinError(
+                f"{FAULT}: {type(error).__name__}: {error}.",
+                fix="Report it, with the command; with DSWIN_DEBUG=1 it says more.",
+                log=find_place(error),
             )
-        )
-        return errors.MachineLacks.exit_code
+        report(refused)
+        return refused.exit_code

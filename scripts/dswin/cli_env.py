@@ -160,6 +160,7 @@ def show_status(prefix: Path, as_json: bool) -> int:
 def write_condarc(mirrors: tuple[str, ...], out: Path | None, force: bool) -> None:
     """Write a .condarc by which conda itself asks a mirror."""
     from . import mirrors as known
+    from .files import write_whole
 
     text = known.write_condarc(mirrors)
     if out is None:
@@ -170,7 +171,7 @@ def write_condarc(mirrors: tuple[str, ...], out: Path | None, force: bool) -> No
             f"{out} is there already. Nothing was written.",
             fix="Add --force, or merge by hand what is printed without --out.",
         )
-    out.write_text(text, encoding="utf-8", newline="\n")
+    write_whole(out, text)
     click.echo(f"{out}: written")
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from . import archives, contents, prefixes
 from .addresses import hide_secrets
 from .contents import Contents, Entry
-from .digests import hash_file
+from .digests import hash_bytes, hash_file
 from .errors import CheckFailed
 from .lock import Lock, Locked
 from .prefixes import Installed
@@ -256,7 +256,7 @@ def _match_entry(entry: Entry, originals: _Originals, prefix: Path, platform: st
         if not entry.placeholder:
             return "" if not entry.sha256 or hash_file(path) == entry.sha256 else "its bytes are not the archive's"
         data = originals.read(entry)
-        if data is None or contents.hash_of(data) != entry.sha256:
+        if data is None or hash_bytes(data) != entry.sha256:
             return "the archive's own file is not what its paths.json says"
         forms = contents.list_forms(entry, data, str(prefix), platform)
         found = path.read_bytes()

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import __version__, archives, contents, env_verify, mutex, prefixes
+from . import __version__, archives, contents, env_verify, files, mutex, prefixes
 from .addresses import hide_secrets, to_path, to_url
 from .digests import hash_file
 from .errors import CheckFailed, DswinError, MachineLacks
@@ -201,7 +201,7 @@ def _journal(prefix: Path, planned: Plan) -> Iterator[None]:
     installed, _ = prefixes.read_records(prefix)
     going = [installed[step.name] for step in (*planned.change, *planned.remove)]
     paths = {str(one["_path"]) for record in going for one in record.paths} | set(_read_journal(journal))
-    prefixes.write_whole(journal, json.dumps(sorted(paths)))
+    files.write_whole(journal, json.dumps(sorted(paths)))
     yield
     installed, _ = prefixes.read_records(prefix)
     staying = {str(one["_path"]) for record in installed.values() for one in record.paths}
@@ -274,7 +274,7 @@ def _to_record(package: Locked, content: contents.Contents) -> RepoDataRecord:
     size, sha256 = content.archive.stat().st_size, package.sha256 or hash_file(content.archive)
     try:
         record = contents.make_record(content.index, size=size, sha256=sha256, md5=package.md5)
-    except Exception as error:  # OSError for a missing field, others for a malformed version
+    except ValueError as error:
         raise CheckFailed(
             f"{package.fn} has an info/index.json that cannot be used: {error}.",
             fix="Ask whoever keeps the channel for a whole package.",
@@ -289,7 +289,7 @@ def _name_origins(packages: Iterable[Locked], prefix: Path) -> None:
         document = json.loads(file.read_bytes())
         if document.get("url") != url:
             document.update(url=url, channel=url.rpartition("/")[0])
-            prefixes.write_whole(file, json.dumps(document, indent=2))
+            files.write_whole(file, json.dumps(document, indent=2))
 
 
 def _verify(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 
@@ -44,3 +47,23 @@ class MachineLacks(DswinError):
 
 #: Exit code of a run that the user stopped with Ctrl-C.
 INTERRUPTED = 130
+
+
+@contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Give an error of the system that names no file, as that of a full disk, the name of the one that is being written."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = os.fspath(path)
+        raise
+
+
+def show_text(text: str) -> str:
+    """A text from a file or a command without what a terminal obeys.
+
+    >>> show_text("a" + chr(27) + "b")
+    'a\\\\x1bb'
+    """
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 from .addresses import hide_secrets
 from .contents import leaves
 from .errors import BadInput
+from .files import write_whole
 from .lock import Locked
 
 META = "conda-meta"
@@ -129,13 +130,6 @@ def list_packages(packages: Iterable[Locked]) -> tuple[tuple[str, str, str], ...
 def name_record(url: str) -> str:
     """The file name in conda-meta of a package with this url, when it is installed: NAME-VERSION-BUILD.json."""
     return unquote(url.rpartition("/")[2]).removesuffix(".conda").removesuffix(".tar.bz2") + ".json"
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that there is the old one or the new one, never a part."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8", newline="\n")
-    os.replace(part, path)
 
 
 def check(prefix: Path, platform: str) -> None:

@@ -32,11 +32,13 @@ def find_program(name: str, *elsewhere: str) -> str:
     return found
 
 
-def run(program: str, *arguments: str, folder: Path | None = None) -> tuple[int, str]:
+def run(program: str, *arguments: str, folder: Path | None = None, timeout: float | None = None) -> tuple[int, str]:
     """Run a program to its end and return its exit code and all it said.
 
-    :raises Absent: it does not start, or takes longer than :data:`TIMEOUT`.
+    :param timeout: seconds; by default :data:`TIMEOUT`.
+    :raises Absent: it does not start, or takes longer than that.
     """
+    timeout = timeout or TIMEOUT
     # A file, not a pipe: what a stopped batch file has started would keep the pipe open, and us waiting.
     with tempfile.TemporaryFile() as output:
         try:
@@ -47,10 +49,10 @@ def run(program: str, *arguments: str, folder: Path | None = None) -> tuple[int,
                 stderr=subprocess.STDOUT,
                 cwd=folder,
                 check=False,
-                timeout=TIMEOUT,
+                timeout=timeout,
             )
         except subprocess.TimeoutExpired as error:
-            raise Absent(f"{Path(program).name} gave no answer in {TIMEOUT} s") from error
+            raise Absent(f"{Path(program).name} gave no answer in {timeout:g} s") from error
         except OSError as error:
             raise Absent(f"{program} does not start: {error.strerror}") from error
         output.seek(0)

@@ -57,6 +57,8 @@ def test_shebang_that_would_not_work(prefix: str) -> None:
     assert f"#!/usr/bin/env python -u\nrest {prefix}\n".encode() in forms
     assert any(form.startswith(b"#!/bin/sh\n") and f"{prefix}/bin/python".encode() in form for form in forms)
     assert len(list_forms(f"#!{OLD}/bin/python\n".encode(), "/short")) == 1
+    for form in list_forms(f"#!{OLD}/bin/env -S {OLD}/bin/python\n".encode(), prefix):
+        assert f" -S {prefix}/bin/python".encode() in form
 
 
 @given(
