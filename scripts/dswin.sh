@@ -28,7 +28,7 @@ if [ "$(cat "$stamp" 2> /dev/null || true)" != "$wanted" ]; then
     rm -rf "$venv"
     "$python" -m venv "$venv"
     if ! "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-        --constraint "$root/scripts/constraints.txt" --editable "$root[test]" >&2; then
+        --constraint "$root/scripts/constraints.txt" --editable "${root}[test]" >&2; then
         echo "error: pip could not install the tools that pyproject.toml pins; its own words are above." >&2
         echo "what to do: check the network, or pip's index and proxy settings (pip config list), and run again." >&2
         exit 3
