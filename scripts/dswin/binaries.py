@@ -103,7 +103,8 @@ class Binary:
     @property
     def op(self) -> str:
         """The DeepSpeed op: ``cpu_adam`` for ``cpu_adam_op.cp311-win_amd64.pyd``."""
-        return self.path.name.split(".")[0].removesuffix("_op")
+        # Upstream leaves out a dot: its module is deepspeed.inference.v2.kernelsinference_core_ops.
+        return self.path.name.split(".")[0].removesuffix("_op").removeprefix("kernels")
 
     def to_json(self) -> dict[str, object]:
         """The same facts as values that :mod:`json` can write."""

@@ -9,6 +9,9 @@ import yaml
 
 from .errors import BadInput
 
+#: The values of DS_ACCELERATOR under which an op may exist, in the order in which a row has them.
+ACCELERATORS = ("cuda", "cpu")
+
 
 @dataclass(frozen=True)
 class Op:
@@ -41,23 +44,24 @@ def read(recipe: Path) -> list[Op]:
     path = recipe / "ops.yaml"
     try:
         rows = yaml.safe_load(path.read_text(encoding="utf-8"))["ops"]
-        return [
-            Op(
-                name,
-                row["flag"],
-                row["module"],
-                tuple(row["accelerators"]),
-                tuple(platform for platform in ("win-64", "linux-64") if row[platform] == 1),
-                row["reason"],
-            )
-            for name, row in rows.items()
-        ]
+        return [_read_op(name, row) for name, row in rows.items()]
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror}.", fix="Name the folder of the recipe.") from error
-    except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
+    except (yaml.YAMLError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadInput(
             f"{path} is not a list of ops: {error}.", fix="Compare it with the file in the repository."
         ) from error
+
+
+def _read_op(name: str, row: dict) -> Op:
+    accelerators = tuple(one for one in ACCELERATORS if one in row["accelerators"])
+    if not isinstance(row["accelerators"], list) or list(accelerators) != row["accelerators"] or not accelerators:
+        raise ValueError(f"the accelerators of {name} are not {' and '.join(ACCELERATORS)}, or one of them")
+    texts = (name, row["flag"], row["module"], row["reason"])
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"the name, flag, module or reason of {name} is no text")
+    platforms = tuple(platform for platform in ("win-64", "linux-64") if row[platform] == 1)
+    return Op(name, row["flag"], row["module"], accelerators, platforms, row["reason"])
 
 
 def write_table(ops: list[Op]) -> str:

@@ -88,7 +88,7 @@ def rehearse(
             windows=machine.windows, cuda=CUDA[variant], progress=progress,
         )  # fmt: skip
         start = time.monotonic()
-        with build.work_folder(machine.work, chosen) as work:
+        with build.work_folder(machine.work, chosen, progress) as work:
             package, _ = build.compile_package(
                 recipe, sdist, PLATFORM, chosen, [channel], machine, work, cache, environment, progress
             )

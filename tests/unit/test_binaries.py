@@ -7,6 +7,7 @@ import shutil
 import struct
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from dswin import binaries
+from building import ROOT
+from dswin import binaries, ops
 from dswin.errors import BadInput
 
 SAMPLES = Path(__file__).parents[1] / "data" / "binaries"
@@ -157,6 +159,13 @@ def test_bf16_kernels_are_known_by_their_names(compile_c: Compile) -> None:
     code = "".join(f'const char n{i}[] = "{name}"; ' for i, name in enumerate(names))
     assert binaries.read(compile_c(code + LOOPS)).bf16_kernels == 2
     assert binaries.read(compile_c(LOOPS)).bf16_kernels == 0
+
+
+def test_the_op_of_a_file_is_named_as_in_the_recipe(compile_c: Compile) -> None:
+    binary = binaries.read(compile_c(""))
+    for op in ops.read(ROOT / "recipe"):
+        file = Path(f"{op.module.rsplit('.', 1)[1]}.cp311-win_amd64.pyd")
+        assert replace(binary, path=file).op == op.name
 
 
 def test_no_gpu_code(compile_c: Compile) -> None:

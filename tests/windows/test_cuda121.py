@@ -18,8 +18,6 @@ from dswin.machine import UnderWine
 from dswin.wine import Host, download_wheels
 from dswin.wine.python import MINOR
 
-pytestmark = pytest.mark.long
-
 #: NVIDIA's headers of 12.1, in the wheels of its libraries.
 HEADERS = [
     # For nv/target and cuda_profiler_api.h alone, which the wheels of 12.1 lack.

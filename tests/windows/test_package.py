@@ -128,4 +128,4 @@ def test_a_fine_tune_with_transformers_and_accelerate(host: Host, prefix: Path, 
     script = host.to_windows(USERS / "finetune.py")
     output = run_batch(host, folder, ["call activate.bat", f'python "{script}" out'],
                        DS_ACCELERATOR="cpu")  # fmt: skip
-    assert "fine-tuned on cpu, saved, loaded, and went on as before" in output
+    assert "fine-tuned on cpu in fp32, saved, loaded, and went on as before" in output

@@ -1,5 +1,5 @@
 """cuda130 rehearsed: bld.bat, Microsoft's compiler and NVIDIA's nvcc.exe make all of its ops; nothing comes out that could be
-installed. Two architectures of the recipe's seven; the whole list is a matter of hours."""
+installed. Two architectures of the recipe's seven; the whole list takes an hour."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ import pytest
 from building import ROOT, run_dswin
 from dswin import binaries, ops, rehearsal
 from dswin.wine import Msvc
-
-pytestmark = pytest.mark.long
 
 ARCHS = "7.5;8.6+PTX"
 WANTED = rehearsal.list_archs(ARCHS)
